@@ -1,0 +1,279 @@
+"""A thin client: one object per server, plain arguments in, the contract's messages out.
+
+    with magnitude.Client("127.0.0.1:50051") as client:
+        for text in client.stream("Once upon a time", max_tokens=64).texts():
+            print(text, end="", flush=True)
+
+Calls are retried by grpc itself where the server says that this helps. For asyncio use the stubs of `magnitude.v1`
+with `grpc.aio`, `SERVICE_CONFIG` and `magnitude.errors.call_error`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import grpc
+
+from magnitude.errors import CallError, Unavailable, call_error
+from magnitude.v1 import (
+    common_pb2,
+    health_pb2,
+    health_pb2_grpc,
+    inference_pb2,
+    inference_pb2_grpc,
+    model_pb2,
+    model_pb2_grpc,
+    snapshot_pb2_grpc,
+)
+
+SERVICE_CONFIG = json.dumps(
+    {
+        "methodConfig": [
+            {
+                "name": [{"service": f"magnitude.v1.{name}"} for name in ("InferenceService", "ModelService")],
+                "retryPolicy": {
+                    "maxAttempts": 4,
+                    "initialBackoff": "0.2s",
+                    "maxBackoff": "5s",
+                    "backoffMultiplier": 2,
+                    "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED"],
+                },
+            }
+        ]
+    }
+)
+"""Retries as grpc does them. The server's pushback says how long to wait, or that it is of no use."""
+
+READY_POLL_SECONDS = 0.05
+
+Message = Mapping[str, Any] | common_pb2.ChatMessage
+Prompt = str | Sequence[int] | Sequence[Message]
+
+ROLES = {
+    "system": common_pb2.ROLE_SYSTEM,
+    "user": common_pb2.ROLE_USER,
+    "assistant": common_pb2.ROLE_ASSISTANT,
+    "tool": common_pb2.ROLE_TOOL,
+    "developer": common_pb2.ROLE_DEVELOPER,
+}
+
+
+class Client:
+    """A connection to one server. Threads may share it. `close` it, or use it in a `with`."""
+
+    def __init__(
+        self,
+        address: str = "127.0.0.1:50051",
+        *,
+        timeout_seconds: float | None = None,
+        credentials: grpc.ChannelCredentials | None = None,
+        retries: bool = True,
+    ) -> None:
+        """`timeout_seconds` bounds each call unless the call has its own; absent: no bound. Without `retries` a
+        refusal that would pass is raised at once, with how long to wait."""
+        options = [
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.service_config", SERVICE_CONFIG),
+            ("grpc.enable_retries", int(retries)),
+        ]
+        if credentials is None:
+            self._channel = grpc.insecure_channel(address, options)
+        else:
+            self._channel = grpc.secure_channel(address, credentials, options)
+        self._timeout_seconds = timeout_seconds
+        self.inference = inference_pb2_grpc.InferenceServiceStub(self._channel)
+        self.models = model_pb2_grpc.ModelServiceStub(self._channel)
+        self.health_service = health_pb2_grpc.HealthServiceStub(self._channel)
+        self.snapshots = snapshot_pb2_grpc.SnapshotServiceStub(self._channel)
+
+    def infer(
+        self, prompt: Prompt, *, timeout_seconds: float | None = None, **options: Any
+    ) -> inference_pb2.InferResponse:
+        """The whole answer. `options` are those of `infer_request`."""
+        request = infer_request(prompt, **options)
+        response: inference_pb2.InferResponse = self.call(
+            self.inference.Infer, request, timeout_seconds=timeout_seconds
+        )
+        return response
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        timeout_seconds: float | None = None,
+        delta_interval_ms: int | None = None,
+        **options: Any,
+    ) -> Stream:
+        """The answer as it comes."""
+        request = inference_pb2.StreamInferRequest(
+            request=infer_request(prompt, **options), delta_interval_ms=delta_interval_ms
+        )
+        return Stream(self.inference.StreamInfer(request, timeout=timeout_seconds or self._timeout_seconds))
+
+    def abort(self, *request_ids: str) -> list[str]:
+        """Ends requests early, with what they have; returns those that were running."""
+        response = self.call(self.inference.Abort, inference_pb2.AbortRequest(request_ids=request_ids))
+        return list(response.aborted_request_ids)
+
+    def tokenize(self, prompt: str | Sequence[Message], *, model: str = "", **options: bool) -> list[int]:
+        """The ids of a text or a chat. `options` are those of TokenizationOptions."""
+        tokenization = inference_pb2.TokenizeRequest(tokenization=options).tokenization if options else None
+        given = {"text": prompt} if isinstance(prompt, str) else {"chat": chat_input(prompt)}
+        request = inference_pb2.TokenizeRequest(model=model, tokenization=tokenization, **given)
+        return list(self.call(self.inference.Tokenize, request).token_ids)
+
+    def detokenize(self, token_ids: Iterable[int], *, model: str = "", skip_special: bool = False) -> str:
+        """The text of ids."""
+        request = inference_pb2.DetokenizeRequest(model=model, token_ids=token_ids, skip_special=skip_special)
+        return str(self.call(self.inference.Detokenize, request).text)
+
+    def load(self, model: str = "") -> common_pb2.Load:
+        """How busy a model is."""
+        found: common_pb2.Load = self.call(self.inference.GetLoad, inference_pb2.GetLoadRequest(model=model)).load
+        return found
+
+    def list_models(self) -> list[model_pb2.Model]:
+        """All models, the default one first."""
+        return list(self.call(self.models.ListModels, model_pb2.ListModelsRequest()).models)
+
+    def model(self, name: str = "") -> model_pb2.Model:
+        """One model; "" is the default one."""
+        found: model_pb2.Model = self.call(self.models.GetModel, model_pb2.GetModelRequest(model=name)).model
+        return found
+
+    def health(self, model: str = "") -> health_pb2.HealthResponse:
+        """How the server is."""
+        response: health_pb2.HealthResponse = self.call(
+            self.health_service.Health, health_pb2.HealthRequest(model=model)
+        )
+        return response
+
+    def wait_ready(self, timeout_seconds: float, model: str = "") -> None:
+        """Waits until the model (or the first one) is READY. Raises Unavailable when the time is over, CallError when
+        the model is FAILED."""
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            try:
+                health = self.health(model)
+            except Unavailable:
+                health = health_pb2.HealthResponse()
+            if health.models and health.models[0].state == common_pb2.MODEL_STATE_READY:
+                return
+            if health.models and health.models[0].state == common_pb2.MODEL_STATE_FAILED:
+                failure = health.models[0].failure
+                code = grpc.StatusCode[failure.code]
+                raise CallError.by_code.get(code, CallError)(code, failure.message, failure.reason, failure.details)
+            if time.monotonic() > deadline:
+                raise Unavailable(grpc.StatusCode.UNAVAILABLE, f"The model is not ready after {timeout_seconds:g} s.")
+            time.sleep(READY_POLL_SECONDS)
+
+    def call(self, method: Any, request: Any, *, timeout_seconds: float | None = None) -> Any:
+        """One unary call of any stub of this client. Raises CallError."""
+        try:
+            return method(request, timeout=timeout_seconds or self._timeout_seconds)
+        except grpc.RpcError as error:
+            raise call_error(error) from error
+
+    def close(self) -> None:
+        """Closes the connection; open calls are cancelled."""
+        self._channel.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+class Stream:
+    """A streamed answer: an iterator over its events, or over its text. `started` and `finished` are set as they pass.
+
+    Leaving a `with` early, or `cancel`, ends the request at the server.
+    """
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        self.started: inference_pb2.StreamStarted | None = None
+        self.finished: inference_pb2.StreamFinished | None = None
+
+    def __iter__(self) -> Iterator[inference_pb2.StreamInferResponse]:
+        try:
+            for event in self._call:
+                if event.HasField("started"):
+                    self.started = event.started
+                elif event.HasField("finished"):
+                    self.finished = event.finished
+                yield event
+        except grpc.RpcError as error:
+            raise call_error(error) from error
+
+    def texts(self, choice: int = 0) -> Iterator[str]:
+        """The text of one choice, as it comes."""
+        for event in self:
+            if event.HasField("delta") and event.delta.index == choice and event.delta.text:
+                yield event.delta.text
+
+    def cancel(self) -> None:
+        """Ends the request at the server."""
+        self._call.cancel()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.cancel()
+
+
+def infer_request(prompt: Prompt, **options: Any) -> inference_pb2.InferRequest:
+    """A request. `prompt` is text, token ids, or chat messages ({"role": "user", "content": "…"}).
+
+    `options` are fields of InferRequest; those of its `sampling`, `stopping` and `tokenization` may be named directly:
+    `temperature=0, max_tokens=64`. Raises TypeError for a name that none of them has.
+    """
+    request = inference_pb2.InferRequest()
+    if isinstance(prompt, str):
+        request.text = prompt
+    elif prompt and isinstance(prompt[0], int):
+        request.token_ids.ids.extend(prompt)  # type: ignore[arg-type]
+    else:
+        request.chat.CopyFrom(chat_input(prompt))  # type: ignore[arg-type]
+    for name, value in options.items():
+        if value is not None:
+            set_option(request, name, value)
+    return request
+
+
+def set_option(request: inference_pb2.InferRequest, name: str, value: Any) -> None:
+    """Sets a field by its name, in the request or in one of its parts."""
+    if name in inference_pb2.InferRequest.DESCRIPTOR.fields_by_name:
+        request.MergeFrom(inference_pb2.InferRequest(**{name: value}))
+        return
+    for part in ("sampling", "stopping", "tokenization"):
+        inner = getattr(request, part)
+        if name in inner.DESCRIPTOR.fields_by_name:
+            inner.MergeFrom(type(inner)(**{name: value}))
+            return
+    raise TypeError(f"There is no option {name!r}; see InferRequest in magnitude.v1.inference_pb2.")
+
+
+def chat_input(messages: Sequence[Message]) -> common_pb2.ChatInput:
+    """A chat of messages, each a ChatMessage or {"role": …, "content": text or list of texts, …}."""
+    return common_pb2.ChatInput(messages=[chat_message(message) for message in messages])
+
+
+def chat_message(message: Message) -> common_pb2.ChatMessage:
+    """One message."""
+    if isinstance(message, common_pb2.ChatMessage):
+        return message
+    rest = {name: value for name, value in message.items() if name not in ("role", "content")}
+    content = message.get("content") or ()
+    parts = [content] if isinstance(content, str) else list(content)
+    if message["role"] not in ROLES:
+        raise ValueError(f"The role is {message['role']!r}; it must be one of {', '.join(ROLES)}.")
+    return common_pb2.ChatMessage(
+        role=ROLES[message["role"]], content=[common_pb2.ContentPart(text=text) for text in parts], **rest
+    )

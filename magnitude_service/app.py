@@ -1,0 +1,440 @@
+"""Composition root: builds every object, starts and stops them in order, and listens for signals.
+
+start   loading thread: map → tokenizer → program → memory plan → executor      main thread: imports grpc, listens
+        then the engine thread, READY, the metrics port, the content hash at idle priority
+stop    SIGTERM: DRAINING, nothing new → running requests end, or the grace period does → engine → port → model
+        a second signal ends the grace period at once
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from magnitude_service import config
+from magnitude_service.allocator.options import AllocatorOptions
+from magnitude_service.engine.options import EngineOptions
+from magnitude_service.errors import MagnitudeError
+from magnitude_service.loader.options import LoaderOptions
+from magnitude_service.scheduling.options import ModelLimits, SchedulingOptions
+from magnitude_service.text.options import TemplateOptions
+
+if TYPE_CHECKING:
+    from magnitude_service.allocator.pages import KeyValueCache, PagePool
+    from magnitude_service.allocator.resources import ModelResourceAllocator, ResourcePlan
+    from magnitude_service.engine.native import NativeOptions
+    from magnitude_service.engine.program import Program
+    from magnitude_service.loader import MappedModel
+    from magnitude_service.scheduling.engine_loop import Executor
+    from magnitude_service.scheduling.engine_thread import EngineThread
+    from magnitude_service.server.health import MemoryReport
+    from magnitude_service.server.served_models import ModelDescription
+    from magnitude_service.text.templates import ChatTemplate
+    from magnitude_service.text.tokenizer import Tokenizer
+
+_log = logging.getLogger(__name__)
+
+IDLE_NICE = 19
+"""Niceness of the thread that hashes the model: it computes only where nobody else does."""
+
+TEMPLATE_KEY = "tokenizer.chat_template"
+
+
+@dataclass(slots=True)
+class Phases:
+    """How long each part of the start took, in seconds."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Measures one."""
+        begin = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - begin
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {seconds * 1e3:.0f} ms" for name, seconds in self.seconds.items())
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model with everything that computes on it, before its engine thread runs."""
+
+    model: MappedModel
+    program: Program
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    plan: ResourcePlan
+    executor: Executor
+    pool: PagePool
+    threads: int
+
+
+def load_model(configuration: config.Configuration, phases: Phases) -> LoadedModel:
+    """Maps the model and prepares it. Raises what the loader, the text, the engine or the allocator raises."""
+    options = configuration.layer(config.AppOptions)
+    with phases.phase("map"):
+        from magnitude_service.loader.mmap_model_loader import MMapModelLoader
+
+        cache_folder = config.cache_folder(options.cache_dir)
+        model = MMapModelLoader(configuration.layer(LoaderOptions), cache_folder=cache_folder).load(options.model)
+    with phases.phase("tokenizer"):
+        from magnitude_service.text.tokenizer import Tokenizer
+
+        tokenizer = Tokenizer.from_metadata(model.metadata)
+        template = _template(model, tokenizer, configuration.layer(TemplateOptions))
+    with phases.phase("program"):
+        from magnitude_service.engine.architectures import record
+
+        program = record(model)
+    with phases.phase("memory"):
+        native = _native_options(configuration)
+        plan, allocator = _plan(configuration, model, program, native)
+        cache, pool = allocator.allocate(plan)
+    with phases.phase("executor"):
+        executor = _executor(options.executor, program, model, cache, native)
+    return LoadedModel(model, program, tokenizer, template, plan, executor, pool, native.threads)
+
+
+def _native_options(configuration: config.Configuration) -> NativeOptions:
+    from magnitude_service.allocator.machine import read_processors
+    from magnitude_service.engine.native import NativeOptions
+
+    engine, scheduling = configuration.layer(EngineOptions), configuration.layer(SchedulingOptions)
+    threads = engine.threads or read_processors().threads
+    return NativeOptions(threads, engine.cpu_isa, scheduling.rows_max, scheduling.sequences_max)
+
+
+def _executor(
+    kind: str, program: Program, model: MappedModel, cache: KeyValueCache, options: NativeOptions
+) -> Executor:
+    if kind == "reference":
+        from magnitude_service.engine.reference import ReferenceExecutor
+
+        return ReferenceExecutor(program, model, cache)
+    from magnitude_service.engine.native import NativeExecutor
+
+    return NativeExecutor(program, model, cache, options)
+
+
+def _template(model: MappedModel, tokenizer: Tokenizer, options: TemplateOptions) -> ChatTemplate | None:
+    from magnitude_service.text.templates import ChatTemplate
+
+    if TEMPLATE_KEY not in model.metadata:
+        return None
+
+    def text(token_id: int | None) -> str:
+        return "" if token_id is None else tokenizer.token_text(token_id).decode("utf-8", "replace")
+
+    source = model.metadata.text(TEMPLATE_KEY)
+    return ChatTemplate(source, bos_text=text(tokenizer.bos_id), eos_text=text(tokenizer.eos_id), options=options)
+
+
+def _plan(
+    configuration: config.Configuration, model: MappedModel, program: Program, native: NativeOptions
+) -> tuple[ResourcePlan, ModelResourceAllocator]:
+    from magnitude_service.allocator.machine import read_memory
+    from magnitude_service.allocator.resources import ModelDemand, ModelResourceAllocator
+    from magnitude_service.engine.cache_layout import CacheLayout, CacheType
+    from magnitude_service.engine.native import scratch_bytes
+
+    allocation = configuration.layer(AllocatorOptions)
+    holding = configuration.layer(LoaderOptions)
+    scheduling = configuration.layer(SchedulingOptions)
+    demand = ModelDemand(
+        name=model.spec.name,
+        weights_bytes=model.spec.tensor_bytes,
+        scratch_bytes=scratch_bytes(program, native),
+        context_tokens=program.context_length,
+        sequences_max=scheduling.sequences_max,
+        layout=CacheLayout(program.cache, CacheType[allocation.cache_type.upper()]),
+        weights_locked=holding.mlock or not holding.mmap,
+    )
+    allocator = ModelResourceAllocator(read_memory(), allocation)
+    return allocator.plan(demand), allocator
+
+
+def describe(configuration: config.Configuration) -> str:
+    """What serving would cost, without serving: the text of `--dry-run`."""
+    phases = Phases()
+    loaded = load_model(configuration, phases)
+    plan = loaded.plan
+    with loaded.model as model:
+        return "\n".join(
+            (
+                f"model      {model.spec.name} ({model.spec.architecture}), {model.model_id}",
+                f"weights    {plan.weights_bytes:,} bytes, mapped{'' if plan.weights_fit else '; they do not all fit'}",
+                f"cache      {plan.cache_bytes:,} bytes: {plan.pages_total} pages",
+                f"context    {plan.context_tokens} tokens a request",
+                f"scratch    {plan.scratch_bytes:,} bytes",
+                f"process    {plan.process_bytes:,} bytes at most",
+                f"budget     {plan.budget_bytes:,} bytes: {plan.bound}",
+                f"threads    {loaded.threads}",
+                f"start-up   {phases}",
+            )
+        )
+
+
+def run(configuration: config.Configuration) -> int:
+    """Serves until SIGTERM or SIGINT, and prints one line when ready. Returns the exit status."""
+    begin = time.perf_counter()
+    configure_logging(configuration.layer(config.AppOptions))
+    config.quieten_grpc()
+    phases = Phases()
+    loading = _start_loading(configuration, phases)
+    with phases.phase("imports"):
+        import magnitude_service.server.build  # noqa: F401, while the model loads
+
+    async def serve() -> None:
+        application = Application(configuration, phases)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, application.stop)
+        await application.serve(loading, lambda line: print(f"{line}; {_ms(begin)} ({phases})", flush=True))
+
+    asyncio.run(serve())
+    return 0
+
+
+def _ms(begin: float) -> str:
+    return f"{(time.perf_counter() - begin) * 1e3:.0f} ms"
+
+
+@contextlib.contextmanager
+def in_process(configuration: config.Configuration) -> Iterator[int]:
+    """A server in a thread of this process; its port. Raises what the model could not be loaded for."""
+    phases = Phases()
+    loading = _start_loading(configuration, phases)
+    started: concurrent.futures.Future[tuple[Application, asyncio.AbstractEventLoop]] = concurrent.futures.Future()
+
+    async def serve() -> None:
+        application = Application(configuration, phases)
+        found = application, asyncio.get_running_loop()
+        await application.serve(loading, lambda _: started.set_result(found))
+
+    def work() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            if started.done():
+                raise
+            started.set_exception(error)
+
+    # A daemon: Ctrl-C while the model loads ends the process, and there is nothing to stop yet.
+    thread = threading.Thread(target=work, name="magnitude-server", daemon=True)
+    thread.start()
+    application, loop = started.result()
+    try:
+        yield application.port
+    finally:
+        loop.call_soon_threadsafe(application.stop)
+        thread.join()
+
+
+def _start_loading(configuration: config.Configuration, phases: Phases) -> concurrent.futures.Future[LoadedModel]:
+    loading: concurrent.futures.Future[LoadedModel] = concurrent.futures.Future()
+    arguments = (loading, configuration, phases)
+    threading.Thread(target=_load_into, args=arguments, name="magnitude-load", daemon=True).start()
+    return loading
+
+
+def _load_into(
+    loading: concurrent.futures.Future[LoadedModel], configuration: config.Configuration, phases: Phases
+) -> None:
+    try:
+        loading.set_result(load_model(configuration, phases))
+    except BaseException as error:
+        loading.set_exception(error)
+
+
+class Application:
+    """One server with one model, from LOADING to its end. Lives on one event loop."""
+
+    def __init__(self, configuration: config.Configuration, phases: Phases) -> None:
+        from magnitude_service.metrics import Metrics
+        from magnitude_service.server.build import Server
+        from magnitude_service.server.generation import Generations
+        from magnitude_service.server.options import ServerOptions
+        from magnitude_service.server.served_models import ServedModel, ServedModels
+
+        self._options = configuration.layer(config.AppOptions)
+        self._scheduling = configuration.layer(SchedulingOptions)
+        self._server_options = configuration.layer(ServerOptions)
+        self._phases = phases
+        self._loaded: LoadedModel | None = None
+        self._hashing_cancelled = threading.Event()
+        self._stopping = asyncio.Event()
+        self._hurrying = asyncio.Event()
+        self._model = ServedModel(self._options.model_name or Path(self._options.model).stem)
+        self._models = ServedModels([self._model])
+        self._metrics = Metrics()
+        self._generations = Generations()
+        self._server = Server(self._server_options, self._models, self._generations, self._metrics, self._memory)
+
+    @property
+    def port(self) -> int:
+        """Where the server listens."""
+        return self._server.port
+
+    def stop(self) -> None:
+        """Begins the end of `serve`; called again, ends the grace period. On its loop."""
+        if self._stopping.is_set():
+            self._hurrying.set()
+        self._stopping.set()
+
+    async def serve(self, loading: concurrent.futures.Future[LoadedModel], on_ready: Callable[[str], None]) -> None:
+        """Listens at once, answers LOADING until the model is there, and returns when all is over.
+
+        Raises: what the model could not be loaded for, or the port not be had.
+        """
+        with self._phases.phase("listen"):
+            await self._server.start()
+        try:
+            found = asyncio.wrap_future(loading)
+            stopping: asyncio.Future[object] = asyncio.ensure_future(self._stopping.wait())
+            await asyncio.wait((found, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not found.done():  # the loading thread is a daemon, and ends with the process
+                await self._server.stop(0)
+                return
+            loaded = await found
+            engine = self._start_engine(loaded)
+        except BaseException:
+            await self._server.stop(0)
+            raise
+        on_ready(self._ready_line(loaded))
+        self._start_metrics(engine)
+        threading.Thread(target=self._hash_when_idle, args=(loaded.model,), name="magnitude-hash", daemon=True).start()
+        await self._stopping.wait()
+        await self._end(loaded, engine)
+
+    def _start_engine(self, loaded: LoadedModel) -> EngineThread:
+        from magnitude_service.observer import count_step
+        from magnitude_service.scheduling.engine_thread import EngineThread
+        from magnitude_service.server.served_models import Runtime
+
+        self._loaded = loaded
+        limits = ModelLimits(loaded.plan.context_tokens, loaded.program.vocabulary_size)
+        engine = EngineThread(
+            loaded.executor,
+            loaded.pool,
+            limits,
+            self._scheduling,
+            time.monotonic,
+            self._generations.deliver,
+            check=loaded.model.check,
+            on_failed=self._model.fail,
+            on_step=lambda report: count_step(self._metrics, self._model.name, report),
+        )
+        engine.start()
+        description = self._describe(loaded)
+        self._model.ready(description, Runtime(engine, loaded.tokenizer, loaded.template))
+        return engine
+
+    def _describe(self, loaded: LoadedModel) -> ModelDescription:
+        from magnitude_service.server.served_models import ModelDescription
+
+        spec = loaded.model.spec
+        largest: dict[str, int] = {}
+        for tensor in spec.tensors.values():
+            largest[tensor.type.name] = largest.get(tensor.type.name, 0) + tensor.nbytes
+        return ModelDescription(
+            model_id=spec.model_id,
+            architecture=spec.architecture,
+            weight_type=max(largest, key=lambda name: largest[name]),
+            parameter_count=sum(math.prod(tensor.shape) for tensor in spec.tensors.values()),
+            file_bytes=spec.file_bytes,
+            context_tokens=loaded.plan.context_tokens,
+            trained_context_tokens=loaded.program.context_length,
+            vocabulary_size=loaded.program.vocabulary_size,
+            chat_template=loaded.model.metadata.text(TEMPLATE_KEY, default=""),
+            running_requests_max=self._scheduling.sequences_max,
+            waiting_requests_max=self._scheduling.waiting_max,
+        )
+
+    def _ready_line(self, loaded: LoadedModel) -> str:
+        plan = loaded.plan
+        return (
+            f"ready on {self._server_options.host}:{self.port}: {self._model.name}, "
+            f"{plan.weights_bytes / 2**20:.0f} MiB mapped, {plan.cache_bytes / 2**20:.0f} MiB for "
+            f"{plan.pages_total} pages, {loaded.threads} threads"
+        )
+
+    def _start_metrics(self, engine: EngineThread) -> None:
+        port = self._server_options.metrics_port
+        if port:
+            from magnitude_service.exporter import serve_metrics
+            from magnitude_service.observer import refresh_gauges
+
+            def refresh() -> None:
+                refresh_gauges(self._metrics, self._model.name, engine.load())
+
+            serve_metrics(self._metrics, refresh, self._server_options.host, port)
+
+    def _hash_when_idle(self, model: MappedModel) -> None:
+        """The content hash, where nobody else wants to compute."""
+        try:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), IDLE_NICE)
+            self._model.content_sha256 = model.content_sha256(is_cancelled=self._hashing_cancelled.is_set)
+        except MagnitudeError as error:
+            if not self._hashing_cancelled.is_set():
+                _log.warning("the content hash cannot be had: %s", error)
+
+    async def _end(self, loaded: LoadedModel, engine: EngineThread) -> None:
+        """The port closes last: until then a new caller hears DRAINING, and not that nobody is there."""
+        end_seconds = time.monotonic() + self._options.grace_seconds
+        self._hashing_cancelled.set()
+        self._server.drain()
+        engine.drain(self._options.grace_seconds)
+        await self._unless_hurried(asyncio.to_thread(engine.wait_drained, self._options.grace_seconds))
+        await asyncio.to_thread(engine.stop)
+        await self._unless_hurried(self._server.stop(max(end_seconds - time.monotonic(), 0)))
+        await self._server.stop(0)
+        if loaded.template is not None:
+            loaded.template.close()
+
+    async def _unless_hurried(self, work: Coroutine[object, object, object]) -> None:
+        """Waits for `work`, but no longer than until a second signal; then it goes on by itself."""
+        waited = [asyncio.create_task(work), asyncio.create_task(self._hurrying.wait())]
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        waited[1].cancel()
+
+    def _memory(self) -> MemoryReport:
+        from magnitude_service.observer import resident_bytes
+        from magnitude_service.server.health import MemoryReport
+
+        resident = resident_bytes()
+        loaded, runtime = self._loaded, self._model.runtime
+        if loaded is None or runtime is None:
+            return MemoryReport(anonymous_bytes=resident["anonymous"])
+        return MemoryReport(
+            mapped_bytes=loaded.model.spec.file_bytes,
+            mapped_resident_bytes=min(resident["file"], loaded.model.spec.file_bytes),
+            key_value_bytes=loaded.plan.cache_bytes,
+            key_value_used_bytes=runtime.engine.load().pages_used * loaded.plan.layout.page_bytes,
+            anonymous_bytes=resident["anonymous"],
+            limit_bytes=loaded.plan.budget_bytes,
+            available_bytes=max(0, loaded.plan.budget_bytes - resident["anonymous"]),
+        )
+
+
+def configure_logging(options: config.AppOptions) -> None:
+    """Log lines to standard error, in the form and from the level on that were asked for."""
+    from magnitude_service.server.log_writer import BackgroundHandler
+    from magnitude_service.server.request_log import formatter
+
+    handler = BackgroundHandler(sys.stderr.fileno())
+    handler.setFormatter(formatter(options.log_format))
+    logging.basicConfig(level=options.log_level.upper(), handlers=[handler], force=True)

@@ -1,0 +1,78 @@
+// Which tables this machine can run: what the processor offers (CPUID) and what the operating system saves (XGETBV).
+#include "dispatch.h"
+
+#include <cstring>
+#include <initializer_list>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace magnitude {
+namespace {
+
+#if defined(__x86_64__)
+
+constexpr uint64_t kYmmState = 0x6;      // XCR0: xmm and upper halves of ymm
+constexpr uint64_t kZmmState = 0xe6;     // and mask registers, upper halves of zmm, zmm16…31
+
+struct Features {
+  bool avx2 = false;
+  bool avx512 = false;
+};
+
+bool all_bits(uint32_t word, std::initializer_list<int> bits) {
+  for (int bit : bits) {
+    if (!(word >> bit & 1)) return false;
+  }
+  return true;
+}
+
+uint64_t enabled_state() {
+  uint32_t low, high;
+  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return static_cast<uint64_t>(high) << 32 | low;
+}
+
+Features detect() {
+  Features features;
+  uint32_t a, b, c, d;
+  if (!__get_cpuid(1, &a, &b, &c, &d)) return features;
+  const bool leaf1 = all_bits(c, {12, 27, 28, 29});                  // FMA, OSXSAVE, AVX, F16C
+  if (!leaf1 || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return features;
+  const uint64_t state = enabled_state();
+  features.avx2 = all_bits(b, {5, 8}) && (state & kYmmState) == kYmmState;   // AVX2, BMI2
+  features.avx512 = features.avx2 && (state & kZmmState) == kZmmState &&
+                    all_bits(b, {16, 17, 30, 31}) && all_bits(c, {11});      // F, DQ, BW, VL; VNNI
+  return features;
+}
+
+#endif
+
+}  // namespace
+
+int supported_ops(const Ops** tables, int count_max) {
+  int count = 0;
+  const auto append = [&](const Ops& table) {
+    if (count < count_max) tables[count++] = &table;
+  };
+#if defined(__x86_64__)
+  static const Features features = detect();   // once: a virtual machine takes microseconds for each CPUID
+  if (features.avx512) append(kAvx512Ops);
+  if (features.avx2) append(kAvx2Ops);
+#endif
+  append(kScalarOps);
+  return count;
+}
+
+const Ops* select_ops(const char* forced_name) {
+  const Ops* tables[8];
+  const int count = supported_ops(tables, 8);
+  if (!forced_name || !*forced_name) return tables[0];
+  for (int i = 0; i < count; ++i) {
+    if (std::strcmp(tables[i]->name, forced_name) == 0) return tables[i];
+  }
+  return nullptr;
+}
+
+}  // namespace magnitude

@@ -1,0 +1,231 @@
+// Matrix products over 16 lanes: quantised weights with a lane per row, float weights with a lane per input.
+#pragma once
+
+#include "lanes_unpack.h"
+
+namespace magnitude {
+namespace {
+
+constexpr int kCacheLine = 64;
+constexpr int kBytesPerBlockMax = kBytesQ8_0;    // the widest type, per 32 elements
+
+// Panels of a whole group of rows, then room for a copy of the last, incomplete group.
+size_t matmul_scratch_bytes(int K) {
+  const size_t blocks = static_cast<size_t>(K + kBlock - 1) / kBlock;
+  return blocks * (sizeof(Panel) + kRowGroup * kBytesPerBlockMax);
+}
+
+inline void store_outputs(const MatmulArgs& args, int m, int n, int count, Floats sum) {
+  float* y = args.y + m * args.y_stride + n;
+  if (count < kLanes) {
+    if (args.bias) sum = add(sum, load_first(args.bias + n, count));
+    if (args.accumulate) sum = add(load_first(y, count), sum);
+    store_first(y, sum, count);
+  } else {
+    if (args.bias) sum = add(sum, load(args.bias + n));
+    if (args.accumulate) sum = add(load(y), sum);
+    store(y, sum);
+  }
+}
+
+// The group's rows where they lie, or copied when the last group has fewer than 16: nothing is read behind the last row.
+template <class Type>
+Rows rows_of_group(const MatmulArgs& args, int n, int count, uint8_t* copy) {
+  const uint8_t* first = args.weights + static_cast<size_t>(n) * args.row_bytes;
+  if (count == kRowGroup) return {first, args.row_bytes};
+  const size_t bytes = static_cast<size_t>(args.K / Type::elements) * Type::bytes;
+  for (int r = 0; r < kRowGroup; ++r) {
+    __builtin_memcpy(copy + r * bytes, first + (r < count ? r : 0) * args.row_bytes, bytes);
+  }
+  return {copy, bytes};
+}
+
+// Hands on to a sink, and after every block of 32 prefetches as many bytes as the block of 16 rows had. Evenly spread,
+// prefetches do not fill up the queue of misses.
+template <class Type, class Sink>
+struct PrefetchingSink {
+  static constexpr int bytes = kRowGroup * Type::bytes * kBlock / Type::elements;
+  Sink& sink;
+  const uint8_t* next;
+
+  template <int b, int j>
+  MAGNITUDE_INLINE void codes(Words words) {
+    sink.template codes<b, j>(words);
+  }
+  template <int b>
+  MAGNITUDE_INLINE void finish(Floats scale, Floats second) {
+    sink.template finish<b>(scale, second);
+    for (int i = 0; i < bytes; i += kCacheLine) prefetch(next + i);
+    next += bytes;
+  }
+};
+
+// Unpacks all blocks of a group into a sink. The bytes of the next group are prefetched meanwhile, in the order in which
+// they lie: the memory sees one sequential stream. That group may lie behind n_end, where a thread's next call often
+// goes on; a prefetch of nothing does no harm.
+template <class Type, class Sink>
+inline void unpack_group(const MatmulArgs& args, int n, Rows rows, Sink& sink) {
+  const uint8_t* next = args.weights + static_cast<size_t>(n + kRowGroup) * args.row_bytes;
+  PrefetchingSink<Type, Sink> prefetching{sink, next};
+  for (int k = 0; k < args.K; k += Type::elements) {
+    Type::unpack(rows, prefetching);
+    rows.first += Type::bytes;
+    sink.advance(Type::elements / kBlock);
+  }
+}
+
+// Calls `pass` with a count of 1 … most as a constant.
+template <int most, class Pass>
+inline void with_count(int count, Pass&& pass) {
+  if constexpr (most > 1) {
+    if (count < most) return with_count<most - 1>(count, pass);
+  }
+  pass.template operator()<most>();
+}
+
+// A group times all tokens, when these are few: multiplied as the codes are unpacked.
+template <class Type>
+struct DirectPass {
+  const MatmulArgs& args;
+  Rows rows;
+  int n, count;
+  template <int T>
+  void operator()() {
+    DotSink<Type, T> sink(args.xq, quantized_row_bytes(args.K));
+    unpack_group<Type>(args, n, rows, sink);
+    for (int t = 0; t < T; ++t) store_outputs(args, t, n, count, sink.sum[t]);
+  }
+};
+
+// A group, already unpacked, times the tokens from m on.
+template <class Type>
+struct TilePass {
+  const MatmulArgs& args;
+  const Panel* panels;
+  int m, n, count;
+  template <int T>
+  void operator()() {
+    const size_t x_bytes = quantized_row_bytes(args.K);
+    Floats sums[T];
+    for (int t = 0; t < T; ++t) sums[t] = broadcast(0);
+    accumulate<Type, T>(panels, args.K / kBlock, args.xq + m * x_bytes, x_bytes, sums);
+    for (int t = 0; t < T; ++t) store_outputs(args, m + t, n, count, sums[t]);
+  }
+};
+
+template <class Type>
+void matmul_blocks(const MatmulArgs& args) {
+  Panel* panels = static_cast<Panel*>(args.scratch);
+  uint8_t* copy = static_cast<uint8_t*>(args.scratch) + static_cast<size_t>(args.K / kBlock) * sizeof(Panel);
+  const int tiles = (args.M + kTileTokens - 1) / kTileTokens;
+  for (int n = args.n_begin; n < args.n_end; n += kRowGroup) {
+    const int count = args.n_end - n < kRowGroup ? args.n_end - n : kRowGroup;
+    const Rows rows = rows_of_group<Type>(args, n, count, copy);
+    if (args.M <= kDirectTokens) {
+      with_count<kDirectTokens>(args.M, DirectPass<Type>{args, rows, n, count});
+      continue;
+    }
+    PanelSink<Type> sink{panels};
+    unpack_group<Type>(args, n, rows, sink);
+    for (int tile = 0; tile < tiles; ++tile) {   // of almost equal size
+      const int m = static_cast<int>(static_cast<int64_t>(args.M) * tile / tiles);
+      const int m_end = static_cast<int>(static_cast<int64_t>(args.M) * (tile + 1) / tiles);
+      with_count<kTileTokens>(m_end - m, TilePass<Type>{args, panels, m, n, count});
+    }
+  }
+}
+
+// Float weights: sixteen inputs of an element type as float32.
+struct F32 {
+  static constexpr int bytes = 4;
+  static inline Floats load16(const uint8_t* from) { return load(reinterpret_cast<const float*>(from)); }
+};
+
+struct F16 {
+  static constexpr int bytes = 2;
+  static inline Floats load16(const uint8_t* from) { return load_f16(from); }
+};
+
+struct BF16 {
+  static constexpr int bytes = 2;
+  static inline Floats load16(const uint8_t* from) { return load_bf16(from); }
+};
+
+// The last inputs of a row, fewer than 16; nothing behind them is read.
+template <class Element>
+inline Floats load_last(const uint8_t* from, int count) {
+  alignas(64) uint8_t copy[kLanes * Element::bytes] = {};
+  __builtin_memcpy(copy, from, static_cast<size_t>(count) * Element::bytes);
+  return Element::load16(copy);
+}
+
+// N rows times T tokens.
+template <class Element, int N, int T>
+inline void multiply_floats(const MatmulArgs& args, int n, int m) {
+  const uint8_t* rows = args.weights + static_cast<size_t>(n) * args.row_bytes;
+  const float* x = args.x + m * args.x_stride;
+  Floats sums[N][T];
+#pragma GCC unroll 8
+  for (int i = 0; i < N; ++i) {
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) sums[i][t] = broadcast(0);
+  }
+  const int whole = args.K / kLanes * kLanes, rest = args.K - whole;
+  for (int k = 0; k < whole; k += kLanes) {
+    Floats inputs[T];
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) inputs[t] = load(x + t * args.x_stride + k);
+#pragma GCC unroll 8
+    for (int i = 0; i < N; ++i) {
+      const uint8_t* at = rows + i * args.row_bytes + static_cast<size_t>(k) * Element::bytes;
+      if (T == 1) prefetch(at + kFloatPrefetchBytes);
+      const Floats w = Element::load16(at);
+#pragma GCC unroll 8
+      for (int t = 0; t < T; ++t) sums[i][t] = fma(w, inputs[t], sums[i][t]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < N; ++i) {
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) {
+      if (rest) {
+        const uint8_t* at = rows + i * args.row_bytes + static_cast<size_t>(whole) * Element::bytes;
+        const Floats w = load_last<Element>(at, rest);
+        const Floats inputs = load_first(x + t * args.x_stride + whole, rest);
+        sums[i][t] = keep_first(fma(w, inputs, sums[i][t]), rest, sums[i][t]);
+      }
+      const float sum = tree_sum(sums[i][t]), biased = args.bias ? sum + args.bias[n + i] : sum;
+      float* y = args.y + (m + t) * args.y_stride + n + i;
+      *y = args.accumulate ? *y + biased : biased;
+    }
+  }
+}
+
+template <class Element, int N>
+struct FloatPass {
+  const MatmulArgs& args;
+  int n, m;
+  template <int T>
+  void operator()() {
+    multiply_floats<Element, N, T>(args, n, m);
+  }
+};
+
+// Every tile of tokens goes through a whole group of rows, so that its inputs stay in the cache meanwhile.
+template <class Element>
+void matmul_floats(const MatmulArgs& args) {
+  for (int n_group = args.n_begin; n_group < args.n_end; n_group += kRowGroup) {
+    const int n_end = args.n_end - n_group < kRowGroup ? args.n_end : n_group + kRowGroup;
+    for (int m = 0; m < args.M; m += kFloatTokens) {
+      const int count = args.M - m < kFloatTokens ? args.M - m : kFloatTokens;
+      int n = n_group;
+      for (; n + kFloatRows <= n_end; n += kFloatRows) {
+        with_count<kFloatTokens>(count, FloatPass<Element, kFloatRows>{args, n, m});
+      }
+      for (; n < n_end; ++n) with_count<kFloatTokens>(count, FloatPass<Element, 1>{args, n, m});
+    }
+  }
+}
+
+}  // namespace
+}  // namespace magnitude

@@ -1,0 +1,298 @@
+"""Requests in flight: events of the engine in, text of each choice out.
+
+The engine thread calls `Generations.deliver` once per step; everything else here runs on the event loop. Decoding
+a token and matching stop strings takes microseconds, so it is done on the loop: handed to the text workers it would
+wait behind a prompt of megabytes. Stop strings are found one step late; the choice is cut back to the token that
+completed the stop, and nothing after it is shown or counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from magnitude_service.errors import CancelledError, ExhaustedError, InvalidRequestError, MagnitudeError
+from magnitude_service.scheduling.request import (
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    PromptProgress,
+    Request,
+    RequestFinished,
+    TokenChosen,
+    TokenLogprobs,
+)
+from magnitude_service.server.served_models import Runtime, Tokenizer
+from magnitude_service.text.decoding import IncrementalDecoder
+from magnitude_service.text.stops import StopMatcher
+
+SLOW_READER = "SLOW_READER"
+"""The reason of a stream that failed because nobody read it."""
+
+TOKEN_BYTES = 4
+LOGPROB_BYTES = 8
+"""What a token id, and a log-probability with its id, count for in what a stream owes its reader."""
+
+
+@dataclass(frozen=True, slots=True)
+class Returns:
+    """What an answer carries beside its text; `logprobs` are absent, or how many likeliest go with each token."""
+
+    token_ids: bool = False
+    prompt_token_ids: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    timings: bool = True
+    prompt_progress: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that was checked: what the engine gets, and what is done above it."""
+
+    request: Request
+    stop_strings: tuple[str, ...] = ()
+    include_stop: bool = False
+    returns: Returns = field(default_factory=Returns)
+    echo: str = ""
+    """Text that each choice begins with."""
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceEnd:
+    """Why a choice ended, and the stop string or token that did it."""
+
+    reason: FinishReason
+    stop_string: str | None = None
+    stop_token_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What was added to a choice since the last one: text, and the tokens that were generated."""
+
+    text: str
+    token_ids: Sequence[int]
+    logprobs: Sequence[TokenLogprobs]
+
+
+class Answer:
+    """One choice as it grows. The text of all its pieces is the answer."""
+
+    def __init__(self, prepared: Prepared, tokenizer: Tokenizer) -> None:
+        self.end: ChoiceEnd | None = None
+        self.tokens_kept = 0
+        self._tokenizer = tokenizer
+        self._include_stop = prepared.include_stop
+        self._decoder = IncrementalDecoder()
+        self._stops = StopMatcher(prepared.stop_strings, include_stop=prepared.include_stop)
+        self._text = [prepared.echo] if prepared.echo else []
+        self._token_ids: list[int] = []
+        self._logprobs: list[TokenLogprobs] = []
+
+    def add(self, token: int, logprobs: TokenLogprobs | None) -> str:
+        """Adds a token and returns the text that is now certain. A stop string in it ends the answer."""
+        self.tokens_kept += 1
+        self._token_ids.append(token)
+        if logprobs is not None:
+            self._logprobs.append(logprobs)
+        return self._match(self._decoder.push(self._tokenizer.token_bytes(token)))
+
+    def finish(self, reason: FinishReason, token: int | None) -> str:
+        """Ends the answer from below, and returns what was held back. A stop string in that wins."""
+        rest = ""
+        if token is not None and reason is FinishReason.STOP_TOKEN and self._include_stop:
+            rest = self._decoder.push(self._tokenizer.token_bytes(token, render_special=True))
+        text = self._match(rest + self._decoder.finish())
+        if self.end is None:
+            held = self._stops.finish().text
+            self._text.append(held)
+            self.end = ChoiceEnd(reason, stop_token_id=token)
+            text += held
+        return text
+
+    def _match(self, text: str) -> str:
+        result = self._stops.push(text)
+        if result.matched is not None:
+            self.end = ChoiceEnd(FinishReason.STOP_STRING, stop_string=result.matched)
+        if result.text:
+            self._text.append(result.text)
+        return result.text
+
+    def take(self) -> Piece:
+        """What was added since the last call."""
+        piece = Piece("".join(self._text), self._token_ids, self._logprobs)
+        self._text, self._token_ids, self._logprobs = [], [], []
+        return piece
+
+
+class Generation:
+    """One request in flight. A text worker may make it; from its start on only the event loop touches it."""
+
+    def __init__(self, prepared: Prepared, runtime: Runtime, buffer_bytes: int | None = None) -> None:
+        self.prepared = prepared
+        self.spell = runtime.spell
+        self.answers = [Answer(prepared, runtime.tokenizer) for _ in range(prepared.request.choices)]
+        self.finished: RequestFinished | None = None
+        self.failure: MagnitudeError | None = None
+        self.changed = asyncio.Event()
+        self.ended = asyncio.Event()
+        self._engine = runtime.engine
+        self._buffer_bytes = buffer_bytes  # what may be owed to the reader; None: everything
+        self._owed_bytes = 0
+        self._progress: PromptProgress | None = None
+        self._cancelled = False
+
+    @property
+    def request_id(self) -> str:
+        """The request's name."""
+        return self.prepared.request.request_id
+
+    def submit(self) -> None:
+        """Queues the request. Raises what the engine refuses it with."""
+        self._engine.submit(self.prepared.request)
+
+    def take_event(self, event: Event) -> None:
+        """Moves on by one event of the engine."""
+        if isinstance(event, TokenChosen):
+            answer = self.answers[event.choice]
+            if answer.end is None:
+                self._owe(answer.add(event.token, event.logprobs), event.logprobs)
+                if answer.end is not None:
+                    self._engine.finish(self.request_id, event.choice, answer.tokens_kept)
+        elif isinstance(event, ChoiceFinished):
+            answer = self.answers[event.choice]
+            if answer.end is None:
+                self._owe(answer.finish(event.reason, event.token), None)
+        elif isinstance(event, PromptProgress):
+            self._add_progress(event)
+        else:
+            self._finish(event)
+        self.changed.set()
+
+    def cancel(self) -> None:
+        """Ends the request early, with what there is."""
+        if self.finished is None and not self._cancelled:
+            self._cancelled = True
+            self._engine.abort(self.request_id)
+
+    def abandon_unless_ended(self) -> None:
+        """Nobody waits for the answer any more. Until the engine has let go, the request's name stays taken."""
+        if not self.ended.is_set():
+            self._fail(CancelledError("The caller went away."))
+
+    def take_progress(self) -> PromptProgress | None:
+        """How far the prompt is, with the log-probabilities since the last call; None if nothing is new."""
+        progress, self._progress = self._progress, None
+        return progress
+
+    def take_pieces(self) -> list[Piece]:
+        """What was added to each choice since the last call. The reader then owes us nothing."""
+        self._owed_bytes = 0
+        return [answer.take() for answer in self.answers]
+
+    def _add_progress(self, event: PromptProgress) -> None:
+        """Joins what the reader has not taken yet into one event."""
+        held = self._progress
+        if held is not None and held.logprobs:
+            event = PromptProgress(
+                event.request_id, event.done, event.total, held.first, [*held.logprobs, *event.logprobs]
+            )
+        self._progress = event
+
+    def _owe(self, text: str, logprobs: TokenLogprobs | None) -> None:
+        top = 0 if logprobs is None else 1 + len(logprobs.top)
+        self._owed_bytes += len(text) + TOKEN_BYTES + top * LOGPROB_BYTES
+        if self._buffer_bytes is not None and self._owed_bytes > self._buffer_bytes and self.failure is None:
+            self._fail(
+                ExhaustedError(
+                    f"The stream's reader is too slow: more than {self._buffer_bytes} bytes wait for it.",
+                    remedy="Read faster, or call Infer.",
+                    reason=SLOW_READER,
+                    allowed_bytes=self._buffer_bytes,
+                )
+            )
+
+    def _fail(self, error: MagnitudeError) -> None:
+        self.failure = error
+        if self.finished is None:
+            self._engine.abort(self.request_id)
+        self.changed.set()
+        self.ended.set()
+
+    def _finish(self, event: RequestFinished) -> None:
+        self.finished = event
+        error = event.error
+        if self._cancelled and (error is None or isinstance(error, CancelledError)):
+            error = None
+            for answer in self.answers:
+                if answer.end is None:
+                    answer.finish(FinishReason.CANCELLED, None)
+        self.failure = self.failure or error
+        self.ended.set()
+
+
+class Generations:
+    """All requests in flight, of every model, by name."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, Generation] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Names the loop that everything runs on; before the first request."""
+        self._loop = loop
+
+    def start(self, generation: Generation) -> None:
+        """Hands the request to its engine. Raises what the engine refuses it with, and InvalidRequestError for a name
+        that is taken."""
+        request_id = generation.request_id
+        if request_id in self._running:
+            raise InvalidRequestError(
+                f"A request named {request_id} runs already.",
+                remedy="Choose another name, or leave it out.",
+                field="request_id",
+                reason="REQUEST_ID_IN_USE",
+            )
+        self._running[request_id] = generation
+        try:
+            generation.submit()
+        except BaseException:
+            del self._running[request_id]
+            raise
+
+    def deliver(self, events: Sequence[Event]) -> None:
+        """Takes the events of one step, on any thread."""
+        if self._loop is None or self._loop.is_closed():
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._route, events)
+        except RuntimeError:
+            return  # closed between the two lines: nobody is left to hear
+
+    def cancel(self, request_ids: Iterable[str]) -> tuple[list[str], list[str]]:
+        """Ends requests early; returns the names of those that were running, and of the others."""
+        aborted, unknown = [], []
+        for request_id in request_ids:
+            generation = self._running.get(request_id)
+            if generation is None or generation.failure is not None:
+                unknown.append(request_id)
+            else:
+                generation.cancel()
+                aborted.append(request_id)
+        return aborted, unknown
+
+    def _route(self, events: Sequence[Event]) -> None:
+        for event in events:
+            generation = self._running.get(event.request_id)
+            if generation is None:
+                continue
+            if isinstance(event, RequestFinished):
+                del self._running[event.request_id]
+            if generation.failure is None or isinstance(event, RequestFinished):
+                generation.take_event(event)

@@ -1,0 +1,275 @@
+"""StateSnapshotManager: the sessions of one model, saved in its state file and read back.
+
+One manager writes a file; others, in this process or elsewhere, read it (`read_only`). Every method may be called from
+any thread. Nothing here knows engine, scheduling or wire.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from magnitude.v1 import snapshot_pb2, state_pb2
+from magnitude_service.errors import IntegrityError, MagnitudeError, NotFoundError
+from magnitude_service.snapshot import limits
+from magnitude_service.snapshot.checksum import Buffer
+from magnitude_service.snapshot.listing import Page, list_versions
+from magnitude_service.snapshot.options import SnapshotOptions
+from magnitude_service.snapshot.record import Content, Kind, encode_state, segment_bytes
+from magnitude_service.snapshot.recovery import Finding
+from magnitude_service.snapshot.retention import floor_for
+from magnitude_service.snapshot.saved_state import AGENT_STATE, KEY_VALUE, PART_PREFIX, SavedState, described
+from magnitude_service.snapshot.store import Store, session_not_found
+from magnitude_service.snapshot.table import Entry, entry_of, stored_bytes
+from magnitude_service.snapshot.upkeep import Compacted, Upkeep
+from magnitude_service.snapshot.vfs import FileSystem, OperatingSystem
+
+LOG = logging.getLogger(__name__)
+
+SEGMENTS_WITHOUT_INDEX_MAX = 4096
+"""A save writes an index itself where `maintain` did not for so long: opening must stay quick."""
+
+
+class Durability(enum.Enum):
+    """What a save has achieved when it returns."""
+
+    DURABLE = "durable"  # it survives a loss of power
+    RELAXED = "relaxed"  # it survives the end of this process; power may be lost within `state_sync_interval_seconds`
+
+
+class StateSnapshotManager:
+    """Saves, restores, lists and deletes versions of a model's sessions."""
+
+    def __init__(
+        self,
+        model: Path,
+        options: SnapshotOptions | None = None,
+        *,
+        read_only: bool = False,
+        file_system: FileSystem | None = None,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """Opens the state file of a model, and makes a sidecar where there is none.
+
+        *Raises*: PreconditionError: STATE_FILE_LOCKED (another writer), READ_ONLY, STORAGE_FULL, FOREIGN_TAIL,
+        NOT_A_STATE_FILE; IncompatibleVersionError; NotFoundError where there is nothing to read.
+        """
+        self.options = options or SnapshotOptions()
+        self._clock = clock
+        self._store = Store(model, self.options, file_system or OperatingSystem(), clock=clock, read_only=read_only)
+        self._upkeep = Upkeep(self._store)
+        for finding in self._store.findings:
+            LOG.warning("%s at offset %d: %s", self.path, finding.offset, finding.problem)
+
+    @property
+    def path(self) -> Path:
+        """The state file."""
+        return self._store.path
+
+    @property
+    def findings(self) -> Sequence[Finding]:
+        """What was not as it should be when the file was opened; each was logged once."""
+        return tuple(self._store.findings)
+
+    def save(
+        self,
+        header: snapshot_pb2.StateHeader,
+        *,
+        agent_state: Buffer | None = None,
+        parts: Mapping[str, Buffer] | None = None,
+        key_value: Buffer | None = None,
+        expected_version: int | None = None,
+        durability: Durability = Durability.DURABLE,
+    ) -> snapshot_pb2.Snapshot:
+        """Saves a new version of `header.snapshot.session_id` and returns its description.
+
+        `header` is not changed; version, time, sizes and, where it is 0, the parent version are filled in. Where
+        `agent_state` is None, it and the parts of the latest version are taken over.
+        *Raises*: InvalidRequestError; PreconditionError VERSION_MISMATCH where `expected_version` is not the latest (0:
+        there is none), STORAGE_FULL, READ_ONLY; ExhaustedError QUOTA_EXCEEDED; IntegrityError STORAGE_FAILED;
+        UnavailableError after a failed sync. Then nothing was saved, and every other version is as it was.
+        """
+        session_id = header.snapshot.session_id
+        limits.check_session_id(session_id)
+        limits.check_labels(header.snapshot.labels)
+        limits.check_part_names(parts or {})
+        contents = None if agent_state is None else _agent_contents(agent_state, parts or {})
+        pages = [] if key_value is None else [Content.of(KEY_VALUE, key_value)]  # its CRC is computed without the lock
+        with self._store.lock:
+            tail = self._store.writer()
+            versions = self._store.table.sessions.get(session_id, {})
+            latest = max(versions, default=0)
+            limits.check_expected(session_id, latest, expected_version)
+            if contents is None:
+                contents = self._contents_of(versions[latest]) if latest else []
+            made = _described(header, latest, [*contents, *pages], self._clock())
+            limits.check_agent_bytes(contents)
+            body = encode_state(made, [*contents, *pages])
+            version = made.snapshot.version
+            floor = floor_for(versions, version, self.options.state_versions_kept)
+            more = stored_bytes(segment_bytes(body.nbytes))
+            more -= sum(stored_bytes(entry.length) for entry in versions.values() if entry.version < floor)
+            limits.check_quota(self._store.table, session_id, more, self.options.state_quota_bytes)
+            segment = tail.append(Kind.SNAPSHOT, body, version=version, floor=floor, session_id=session_id)
+            tail.table.add(entry_of(segment), floor)
+        if durability is Durability.DURABLE:
+            tail.commit(segment.sequence)
+        if tail.since_index > SEGMENTS_WITHOUT_INDEX_MAX:
+            with contextlib.suppress(MagnitudeError):  # the save has succeeded; the next one will say what is wrong
+                self._upkeep.write_index()
+        return described(made, entry_of(segment)).snapshot
+
+    def restore(self, session_id: str, version: int | None = None) -> SavedState:
+        """A version, whole and checked; the latest where none is named.
+
+        Where the latest is damaged, the newest whole one is returned, and `passed_over` names the damaged ones.
+        *Raises*: NotFoundError SESSION_NOT_FOUND, SNAPSHOT_NOT_FOUND; IntegrityError TAIL_CORRUPT.
+        """
+        passed_over: tuple[int, ...] = ()
+        problem: IntegrityError | None = None
+        while True:
+            with self._store.lock:
+                entries = [each for each in self._candidates(session_id, version) if each.version not in passed_over]
+                if not entries and problem is not None:
+                    raise problem
+                entry, reader = entries[0], self._store.reader
+                try:
+                    saved = self._store.view(entry, passed_over)
+                    problem = None
+                except IntegrityError as error:
+                    problem = error
+            problem = problem or reader.problem_of(entry, saved)  # every byte, without the lock
+            if problem is None:
+                return saved
+            LOG.warning("%s", problem)
+            passed_over += (entry.version,)
+
+    def get(self, session_id: str, version: int | None = None) -> snapshot_pb2.Snapshot:
+        """The description of a version, the latest where none is named. Raises as `restore`."""
+        with self._store.lock:
+            return self._store.reader.header(self._candidates(session_id, version)[0]).snapshot
+
+    def list(
+        self,
+        session_id: str = "",
+        *,
+        labels: Mapping[str, str] | None = None,
+        all_versions: bool = False,
+        page_size: int = 100,
+        page_token: str = "",
+    ) -> Page:
+        """Versions by session and version: of one session or of all, the latest or all, with all of these labels.
+
+        A version that is damaged is left out. *Raises*: InvalidRequestError for a page size or token out of bounds.
+        """
+        with self._store.lock:
+            self._store.refresh()
+            return list_versions(
+                self._store.table, self._store.reader, session_id, labels or {}, all_versions, page_size, page_token
+            )
+
+    def delete(self, session_id: str, versions: Sequence[int] = ()) -> tuple[int, int]:
+        """Deletes versions, all where none is named; returns how many, and the bytes that compaction will give back.
+
+        When it returns, they do not come back. *Raises*: NotFoundError where the session or one of the versions is not
+        there; then nothing was deleted. As `save` where the file cannot be written.
+        """
+        with self._store.lock:
+            tail = self._store.writer()
+            live = self._live_versions(session_id)
+            for version in versions:
+                self._require(live, session_id, version)
+            deletion = state_pb2.DeletedVersions(session_id=session_id, versions=sorted(set(versions)))
+            deleted, sequence = self._upkeep.delete([deletion])
+        tail.commit(sequence)
+        return len(deleted), sum(stored_bytes(entry.length) for entry in deleted)
+
+    def compact(self, keep_versions: int | None = None, *, dry_run: bool = False) -> Compacted:
+        """Gives back the bytes of deleted versions; first deletes all but `keep_versions` of each session.
+
+        Saves and restores go on meanwhile. *Raises*: UnavailableError where a compaction runs already; as `save`.
+        """
+        return self._upkeep.compact(keep_versions, dry_run=dry_run)
+
+    def maintain(self) -> None:
+        """Does what is due: syncs RELAXED saves, ends expired sessions, writes an index, compacts. To be called again
+        and again, by a thread that may wait; `UpkeepThread` is one."""
+        self._upkeep.maintain()
+
+    def close(self) -> None:
+        """Makes all saves durable and gives the file back. What was restored stays valid."""
+        self._upkeep.stop()
+        with self._store.lock:
+            self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _candidates(self, session_id: str, version: int | None) -> Sequence[Entry]:
+        """The version that is asked for; or all of a session, newest first."""
+        self._store.refresh()
+        live = self._live_versions(session_id)
+        if version is None:
+            return [live[each] for each in sorted(live, reverse=True)]
+        return [self._require(live, session_id, version)]
+
+    def _live_versions(self, session_id: str) -> Mapping[int, Entry]:
+        limits.check_session_id(session_id)
+        live = self._store.table.sessions.get(session_id)
+        if not live:
+            raise session_not_found(session_id)
+        return live
+
+    def _require(self, live: Mapping[int, Entry], session_id: str, version: int) -> Entry:
+        if version not in live:
+            kept = ", ".join(map(str, sorted(live)))
+            raise NotFoundError(
+                f"Session {session_id} has no version {version}; kept are {kept}.",
+                remedy="Name one of those, or none for the latest.",
+                reason="SNAPSHOT_NOT_FOUND",
+                session_id=session_id,
+                version=version,
+            )
+        return live[version]
+
+    def _contents_of(self, entry: Entry) -> Sequence[Content]:
+        """The application's bytes of a version, to be written again."""
+        saved = self._store.view(entry)
+        problem = self._store.reader.problem_of(entry, saved)
+        if problem is not None:
+            raise problem
+        return [Content.of(name, data) for name, data in saved.blobs.items() if name != KEY_VALUE]
+
+
+def _agent_contents(agent_state: Buffer, parts: Mapping[str, Buffer]) -> Sequence[Content]:
+    return [
+        Content.of(AGENT_STATE, agent_state),
+        *(Content.of(PART_PREFIX + name, data) for name, data in parts.items()),
+    ]
+
+
+def _described(
+    header: snapshot_pb2.StateHeader, latest: int, contents: Sequence[Content], now_ns: int
+) -> snapshot_pb2.StateHeader:
+    """A copy of the header with what the store knows."""
+    made = snapshot_pb2.StateHeader()
+    made.CopyFrom(header)
+    snapshot = made.snapshot
+    snapshot.version = latest + 1
+    snapshot.parent_version = snapshot.parent_version or latest
+    snapshot.create_time.FromNanoseconds(now_ns)
+    snapshot.agent_state_bytes = sum(content.nbytes for content in contents if content.name != KEY_VALUE)
+    snapshot.key_value_bytes = sum(content.nbytes for content in contents if content.name == KEY_VALUE)
+    snapshot.stored_bytes = 0
+    return made

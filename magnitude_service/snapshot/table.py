@@ -1,0 +1,140 @@
+"""What is live: every session's versions, and which segments are dead. Pure: follows the log, touches no file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from magnitude.v1 import state_pb2
+from magnitude_service.snapshot.record import PAGE_BYTES, SegmentHeader, aligned
+
+
+class Entry(NamedTuple):
+    """A live version and where its segment lies."""
+
+    session_id: str
+    version: int
+    sequence: int
+    offset: int
+    length: int
+    time_ns: int
+
+
+class Dead(NamedTuple):
+    """A dead segment that still takes space."""
+
+    sequence: int
+    offset: int
+    length: int
+    since_ns: int
+
+
+FREE_AT_ONCE = 0
+"""`since_ns` of an INDEX: nobody holds one for longer than it takes to read it."""
+
+
+def entry_of(header: SegmentHeader) -> Entry:
+    """The entry of a SNAPSHOT."""
+    return Entry(header.session_id, header.version, header.sequence, header.offset, header.length, header.time_ns)
+
+
+def stored_bytes(length: int) -> int:
+    """What a segment takes on disk: whole blocks."""
+    return aligned(length, PAGE_BYTES)
+
+
+@dataclass(slots=True)
+class Table:
+    """The state of a log. `sessions[id]` holds live versions, oldest first; a session without any is not there."""
+
+    sessions: dict[str, dict[int, Entry]] = field(default_factory=dict)
+    dead: list[Dead] = field(default_factory=list)
+    live_bytes: int = 0
+    dead_bytes: int = 0
+
+    def add(self, entry: Entry, floor: int) -> None:
+        """A SNAPSHOT: adds its version; those below the floor die. A version written again replaces the first."""
+        versions = self.sessions.setdefault(entry.session_id, {})
+        for version in [each for each in versions if each < floor or each == entry.version]:
+            self.bury(versions.pop(version), entry.time_ns)
+        versions[entry.version] = entry
+        self.live_bytes += stored_bytes(entry.length)
+
+    def delete(self, session_id: str, versions: Iterable[int], time_ns: int) -> list[Entry]:
+        """Some versions die, or all where none is named; returns those that were there."""
+        live = self.sessions.get(session_id, {})
+        entries = [live.pop(version) for version in (list(versions) or list(live)) if version in live]
+        for entry in entries:
+            self.bury(entry, time_ns)
+        if not live:
+            self.sessions.pop(session_id, None)
+        return entries
+
+    def bury(self, entry: Entry, time_ns: int) -> None:
+        """A live segment, already taken out of its session, is dead."""
+        self.live_bytes -= stored_bytes(entry.length)
+        self.waste(Dead(entry.sequence, entry.offset, entry.length, time_ns))
+
+    def waste(self, dead: Dead) -> None:
+        """A segment that is dead takes space."""
+        self.dead.append(dead)
+        self.dead_bytes += stored_bytes(dead.length)
+
+    def forget(self, freed: Sequence[Dead]) -> None:
+        """Dead segments whose space was given back."""
+        gone = set(freed)
+        self.dead = [dead for dead in self.dead if dead not in gone]
+        self.dead_bytes -= sum(stored_bytes(dead.length) for dead in gone)
+
+    def entries(self) -> Iterator[Entry]:
+        """Every live version, by session."""
+        for versions in self.sessions.values():
+            yield from versions.values()
+
+    def in_file_order(self) -> list[Entry]:
+        """Every live version, oldest segment first."""
+        return sorted(self.entries(), key=lambda entry: entry.sequence)
+
+    @property
+    def dead_ratio(self) -> float:
+        """The part of all bytes that is dead."""
+        total = self.live_bytes + self.dead_bytes
+        return self.dead_bytes / total if total else 0.0
+
+
+def encode_index(table: Table, dies: Sequence[Dead] = ()) -> state_pb2.StoredIndex:
+    """The body of an INDEX. `dies`: segments that are dead as soon as it lasts."""
+    entries = table.in_file_order()
+    dead = sorted([*table.dead, *dies])
+    return state_pb2.StoredIndex(
+        session_ids=[entry.session_id for entry in entries],
+        versions=[entry.version for entry in entries],
+        sequences=[entry.sequence for entry in entries],
+        offsets=[entry.offset for entry in entries],
+        lengths=[entry.length for entry in entries],
+        times_ns=[entry.time_ns for entry in entries],
+        dead_sequences=[each.sequence for each in dead],
+        dead_offsets=[each.offset for each in dead],
+        dead_lengths=[each.length for each in dead],
+        dead_since_ns=[each.since_ns for each in dead],
+    )
+
+
+def table_of(index: state_pb2.StoredIndex) -> Table | None:
+    """What an INDEX says; None where its columns do not fit together."""
+    columns: list[list[Any]] = [
+        list(index.session_ids),
+        *map(list, (index.versions, index.sequences, index.offsets, index.lengths, index.times_ns)),
+    ]
+    dead_columns: list[list[int]] = [
+        *map(list, (index.dead_sequences, index.dead_offsets, index.dead_lengths, index.dead_since_ns))
+    ]
+    if len(set(map(len, columns))) > 1 or len(set(map(len, dead_columns))) > 1:
+        return None
+    table = Table(dead=list(map(Dead._make, zip(*dead_columns, strict=True))))
+    for entry in map(Entry._make, zip(*columns, strict=True)):
+        table.sessions.setdefault(entry.session_id, {})[entry.version] = entry
+    table.live_bytes = sum(map(stored_bytes, index.lengths))
+    table.dead_bytes = sum(map(stored_bytes, index.dead_lengths))
+    return table

@@ -1,0 +1,191 @@
+"""What keeps a state file small and quick to open: deletions, indexes, compaction, and when each is due."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from magnitude.v1 import state_pb2
+from magnitude_service.errors import MagnitudeError, UnavailableError
+from magnitude_service.snapshot.compaction import SidecarCompaction, punch
+from magnitude_service.snapshot.record import Kind, message_body
+from magnitude_service.snapshot.retention import expired, superfluous
+from magnitude_service.snapshot.store import Store
+from magnitude_service.snapshot.table import Dead, Entry, stored_bytes
+
+LOG = logging.getLogger(__name__)
+
+INDEX_INTERVAL_SEGMENTS = 1024
+"""Segments after which `maintain` writes an index."""
+
+CATCH_UP_ROUNDS_MAX = 4
+"""How often compaction copies what came meanwhile before it holds saves back for the rest."""
+
+
+class Compacted(NamedTuple):
+    """What a compaction gave back, or would."""
+
+    bytes_before: int
+    bytes_after: int
+    dropped_versions: int
+
+
+class Pace:
+    """Keeps a stream of bytes at a rate: waits where it was faster."""
+
+    def __init__(self, bytes_per_second: int, wait: Callable[[float], object]) -> None:
+        self._bytes_per_second, self._wait = bytes_per_second, wait
+        self._due = time.monotonic()
+
+    def __call__(self, count: int) -> None:
+        """So many bytes went by."""
+        now = time.monotonic()
+        self._due = max(self._due, now) + count / self._bytes_per_second
+        if self._due > now:
+            self._wait(self._due - now)
+
+
+class Upkeep:
+    """Works on one store; of everything that takes long, one runs at a time."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._running = threading.Lock()
+        self._stopping = threading.Event()
+        self._synced = time.monotonic()
+
+    def stop(self) -> None:
+        """Lets a running compaction end soon, as if it had been killed, and waits for that."""
+        self._stopping.set()
+        with self._running:
+            pass
+
+    def maintain(self) -> None:
+        """See StateSnapshotManager."""
+        options, now = self._store.options, time.monotonic()
+        if now - self._synced >= options.state_sync_interval_seconds:
+            self._synced = now
+            tail = self._store.writer()
+            tail.commit(tail.last_sequence)
+        self._expire()
+        if self._store.writer().since_index >= INDEX_INTERVAL_SEGMENTS:
+            self.write_index()
+        table = self._store.table
+        is_due = table.dead_ratio > options.state_compact_dead_ratio
+        if options.state_auto_compact and is_due and table.dead_bytes >= options.state_compact_min_bytes:
+            self.compact(None)
+
+    def write_index(self) -> None:
+        """Writes an index now."""
+        with self._store.lock:
+            self._store.writer().write_index()
+
+    def delete(self, deletions: Sequence[state_pb2.DeletedVersions]) -> tuple[list[Entry], int]:
+        """Appends a DELETION, with the store's lock held; returns what died, and the number to commit."""
+        tail = self._store.writer()
+        header = tail.append(Kind.DELETION, message_body(state_pb2.StoredDeletion(deletions=deletions)))
+        dead = [
+            entry for each in deletions for entry in tail.table.delete(each.session_id, each.versions, header.time_ns)
+        ]
+        tail.table.waste(Dead(header.sequence, header.offset, header.length, header.time_ns))
+        return dead, header.sequence
+
+    def compact(self, keep_versions: int | None, *, dry_run: bool = False) -> Compacted:
+        """See StateSnapshotManager."""
+        if not self._running.acquire(blocking=False):
+            raise UnavailableError(
+                f"{self._store.path} is being compacted already.", reason="COMPACTING", retry_after_seconds=5
+            )
+        try:
+            return self._compact(keep_versions, dry_run)
+        finally:
+            self._running.release()
+
+    def _compact(self, keep_versions: int | None, dry_run: bool) -> Compacted:
+        with self._store.lock:
+            table, tail = self._store.table, self._store.writer()
+            before = table.live_bytes + table.dead_bytes
+            drop = superfluous(table, keep_versions) if keep_versions else {}
+            dropped = sum(map(len, drop.values()))
+            if dry_run:
+                entries = [table.sessions[id][version] for id, versions in drop.items() for version in versions]
+                return Compacted(
+                    before, table.live_bytes - sum(stored_bytes(entry.length) for entry in entries), dropped
+                )
+            if drop:
+                named = [state_pb2.DeletedVersions(session_id=id, versions=each) for id, each in drop.items()]
+                self.delete(named)
+        if drop:
+            tail.commit(tail.last_sequence)
+        if self._store.is_sidecar:
+            self._replace_sidecar()
+        else:
+            with self._store.lock:
+                after = self._store.options.state_punch_after_seconds
+                punch(self._store.writer(), self._store.held(), self._store.clock(), after)
+        table = self._store.table
+        return Compacted(before, table.live_bytes + table.dead_bytes, dropped)
+
+    def _replace_sidecar(self) -> None:
+        store = self._store
+        pace = Pace(store.options.state_compact_bytes_per_second, self._wait)
+        with store.lock:
+            compaction = SidecarCompaction(store.file_system, store.writer(), clock=store.clock, pace=pace)
+        try:
+            for _ in range(CATCH_UP_ROUNDS_MAX):
+                with store.lock:
+                    entries = compaction.missing(store.table.entries())
+                if not entries:
+                    break
+                compaction.copy(entries)
+            compaction.settle()
+            with store.lock:
+                new, failure = compaction.replace()
+                close_old = store.replace(new, failure)
+        except BaseException:
+            compaction.abandon()
+            raise
+        close_old()
+        if failure is not None:
+            raise failure
+
+    def _expire(self) -> None:
+        with self._store.lock:
+            ids = expired(self._store.table, self._store.clock(), self._store.options.state_ttl_seconds)
+            if not ids:
+                return
+            _, sequence = self.delete([state_pb2.DeletedVersions(session_id=id) for id in ids])
+            tail = self._store.writer()
+        tail.commit(sequence)
+
+    def _wait(self, seconds: float) -> None:
+        if self._stopping.wait(seconds):
+            raise UnavailableError(f"{self._store.path} is being closed; its compaction was given up.")
+
+
+class UpkeepThread:
+    """Calls `maintain` at an interval until it is stopped. A failure is logged, and the next interval tries again."""
+
+    def __init__(self, maintain: Callable[[], None], interval_seconds: float) -> None:
+        self._maintain, self._interval_seconds = maintain, interval_seconds
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="state-upkeep", daemon=True)
+
+    def start(self) -> None:
+        """Begins."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends after the round that runs."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._interval_seconds):
+            try:
+                self._maintain()
+            except MagnitudeError as error:
+                LOG.warning("the upkeep of a state file failed: %s", error)

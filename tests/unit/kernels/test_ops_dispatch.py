@@ -1,0 +1,49 @@
+"""Which tables a machine runs, how one is forced, and that constants are the same in both languages."""
+
+from __future__ import annotations
+
+import pytest
+
+from magnitude_service.engine import batch
+from magnitude_service.errors import ConfigurationError
+from magnitude_service.kernels import _kernels, reference, select_instruction_set, supported_instruction_sets
+
+NAMES = ("avx512", "avx2", "scalar")
+
+
+def test_tables_are_known_and_ordered_best_first_with_scalar_last():
+    names = supported_instruction_sets()
+    assert names == [name for name in NAMES if name in names]
+    assert names[-1] == "scalar"
+
+
+def test_the_best_table_is_taken_unless_one_is_forced():
+    assert select_instruction_set("") == supported_instruction_sets()[0]
+    for name in supported_instruction_sets():
+        assert select_instruction_set(name) == name
+
+
+@pytest.mark.parametrize("name", ["avx1024", "AVX2", "scalar ", "neon"])
+def test_a_table_that_the_machine_cannot_run_is_refused_with_those_that_it_can(name):
+    with pytest.raises(ConfigurationError, match=r"avx1024|AVX2|scalar |neon") as refusal:
+        select_instruction_set(name)
+    for supported in supported_instruction_sets():
+        assert supported in refusal.value.remedy
+
+
+def test_every_table_that_the_processor_and_the_system_offer_is_found():
+    with open("/proc/cpuinfo") as cpuinfo:
+        line = next((line for line in cpuinfo if line.startswith("flags")), "")
+    flags = set(line.split())
+    wanted = []
+    if {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"} <= flags:
+        wanted.append("avx512")
+    if {"avx2", "fma", "f16c", "bmi2"} <= flags:
+        wanted.append("avx2")
+    assert supported_instruction_sets() == [*wanted, "scalar"]
+
+
+def test_constants_agree_between_the_languages():
+    assert _kernels.PAGE_TOKENS == batch.PAGE_TOKENS
+    assert _kernels.BLOCK == reference.BLOCK
+    assert _kernels.ACTIVATION_MAX == reference.ACTIVATION_MAX
