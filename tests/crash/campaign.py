@@ -11,6 +11,7 @@ from tests.crash.disk import Disk, Platter
 from tests.crash.workload import (
     MODEL,
     MODEL_BYTES,
+    Action,
     Content,
     Effect,
     Mark,
@@ -108,3 +109,29 @@ def campaign(state: str, seed: int, action_count: int, per_prefix: int) -> int:
     """Checks all states of one run; returns how many they were."""
     run = Run(Disk.with_file(MODEL, MODEL_BYTES), state).all(actions(seed, action_count))
     return check_all(states_of(run.disk, per_prefix, random.Random(seed)), state)
+
+
+def crash_again(disk: Disk, allowed: list[Content], state: str, steps: Iterable[Action], chance: random.Random) -> int:
+    """After a loss of power the next start repairs, goes on, and loses power too, at every moment; returns how many.
+
+    What the repaired file said is certain then, whatever had been uncertain before.
+    """
+    platter = Platter({inode: bytearray(content) for inode, content in disk.contents.items()}, dict(disk.names))
+    expected = Expected()
+    run = Run(disk, state)
+    run.manager = run.open()
+    run.content = expected.certain = content_of(run.manager)
+    assert run.content in allowed
+    opened = len(disk.operations)
+    run.all(steps)
+    count = 0
+    for place, operation in enumerate(disk.operations):
+        if operation.kind == "mark":
+            assert isinstance(operation.mark, Mark)
+            expected.follow(operation.mark)
+        else:
+            platter.follow(operation)
+        wanted = allowed if place < opened else expected.after_power_loss()
+        check(platter.after_power_loss(chance), wanted, state)
+        count += 1
+    return count

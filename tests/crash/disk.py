@@ -259,15 +259,13 @@ class Platter:
     def after_power_loss(self, chance: random.Random) -> Disk:
         """What a machine may find when it starts again: of what was not synced, anything."""
         disk = Disk({inode: bytearray(content) for inode, content in self.contents.items()}, dict(self.names))
-        kept = chance.choice((0.0, 0.5, 0.9, 1.0))  # how likely a sector reached the disk
         for inode, operations in self.pending.items():
-            whole = chance.choice((0, 0, len(operations) - 1, len(operations)))
-            order = chance.choice(("all", "first", "last"))
-            for place, each in enumerate(operations):
-                if place < whole:
+            for each in operations:
+                fate = chance.choice(("whole", "whole", "lost", "torn", "torn"))
+                if fate == "whole":
                     apply_whole(disk.contents[inode], each)
-                elif order == "all" or (place == whole) == (order == "first"):
-                    apply_torn(disk.contents[inode], each, chance, kept)
+                elif fate == "torn":
+                    apply_torn(disk.contents[inode], each, chance, chance.choice((0.2, 0.5, 0.9)))
         for each in self.pending_names[: chance.randint(0, len(self.pending_names))]:
             apply_name(disk.names, each)
         return disk
@@ -297,7 +295,7 @@ def apply_whole(content: bytearray, operation: Operation) -> None:
 
 
 def apply_torn(content: bytearray, operation: Operation, chance: random.Random, kept: float) -> None:
-    """Some sectors of a change."""
+    """Some sectors of a change; `kept`: how likely each is to have reached the disk."""
     if operation.kind == "cut":
         if chance.random() < kept:
             apply_cut(content, operation.offset)

@@ -152,13 +152,13 @@ def header(session_id: str) -> snapshot_pb2.StateHeader:
 
 
 def content_of(manager: StateSnapshotManager) -> Content:
-    """All that a manager finds, every byte of it read."""
+    """All that a manager takes for live, every byte of it read: what cannot be read is an error."""
     found: dict[str, dict[int, bytes]] = {}
-    for snapshot in manager.list(all_versions=True, page_size=1000).snapshots:
-        saved = manager.restore(snapshot.session_id, snapshot.version)
+    for entry in list(manager._store.table.entries()):
+        saved = manager.restore(entry.session_id, entry.version)
         assert list(saved.session.token_ids) == [1, 2, 3]
-        assert saved.session.cache_salt == snapshot.session_id
-        found.setdefault(snapshot.session_id, {})[snapshot.version] = saved.agent_state.tobytes()
+        assert saved.session.cache_salt == saved.snapshot.session_id == entry.session_id
+        found.setdefault(entry.session_id, {})[entry.version] = saved.agent_state.tobytes()
     return found
 
 

@@ -115,3 +115,17 @@ def test_a_copy_of_the_log_in_an_agents_bytes_is_not_taken_for_segments() -> Non
     disk.contents[1][damaged.offset + 5] ^= 1  # now all that lies in it is looked at
     again = Tail(disk.open(MODEL, writable=True), MODEL, BEGIN)
     assert {id: list(versions) for id, versions in again.table.sessions.items()} == {"a": [1, 2]}
+
+
+def test_a_torn_segment_before_a_whole_one_is_made_unreadable_before_anything_is_written() -> None:
+    disk, tail = new_tail()
+    tail.commit(tail.append(Kind.SNAPSHOT, BODY, version=1, session_id="a").sequence)
+    body = encode_state(snapshot_pb2.StateHeader(), [record.Content.of("agent_state", b"torn" * 2000)])
+    torn = tail.append(Kind.SNAPSHOT, body, version=2, session_id="a")
+    tail.append(Kind.SNAPSHOT, BODY, version=1, session_id="b")
+    disk.contents[1][torn.offset + 5000] ^= 1
+    again = Tail(disk.open(MODEL, writable=True), MODEL, BEGIN)
+    assert {id: list(versions) for id, versions in again.table.sessions.items()} == {"a": [1], "b": [1]}
+    assert not any(disk.contents[1][torn.offset : torn.offset + 4096])
+    [finding] = again.findings
+    assert (finding.session_id, finding.version) == ("a", 2)
