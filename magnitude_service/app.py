@@ -2,7 +2,8 @@
 
 start   loading thread: map → tokenizer → program → memory plan → executor      main thread: imports grpc, listens
         then the engine thread, READY, the metrics port, the content hash at idle priority
-stop    SIGTERM: DRAINING, nothing new → running requests end, or the grace period does → engine → port → model
+stop    SIGTERM: DRAINING, nothing new → running requests end, or the grace period does → saves → engine → port →
+        state file → model
         a second signal ends the grace period at once
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import logging
 import math
 import os
@@ -29,6 +31,7 @@ from magnitude_service.engine.options import EngineOptions
 from magnitude_service.errors import MagnitudeError
 from magnitude_service.loader.options import LoaderOptions
 from magnitude_service.scheduling.options import ModelLimits, SchedulingOptions
+from magnitude_service.snapshot.options import SnapshotOptions
 from magnitude_service.text.options import TemplateOptions
 
 if TYPE_CHECKING:
@@ -37,10 +40,12 @@ if TYPE_CHECKING:
     from magnitude_service.engine.native import NativeOptions
     from magnitude_service.engine.program import Program
     from magnitude_service.loader import MappedModel
+    from magnitude_service.monitoring import Monitoring
     from magnitude_service.scheduling.engine_loop import Executor
     from magnitude_service.scheduling.engine_thread import EngineThread
     from magnitude_service.server.health import MemoryReport
-    from magnitude_service.server.served_models import ModelDescription
+    from magnitude_service.server.served_models import ModelDescription, PageDescription
+    from magnitude_service.snapshot.lazy_manager import LazyManager
     from magnitude_service.text.templates import ChatTemplate
     from magnitude_service.text.tokenizer import Tokenizer
 
@@ -50,6 +55,7 @@ IDLE_NICE = 19
 """Niceness of the thread that hashes the model: it computes only where nobody else does."""
 
 TEMPLATE_KEY = "tokenizer.chat_template"
+TOKENS_KEY = "tokenizer.ggml.tokens"
 
 
 @dataclass(slots=True)
@@ -79,8 +85,11 @@ class LoadedModel:
     template: ChatTemplate | None
     plan: ResourcePlan
     executor: Executor
+    cache: KeyValueCache
     pool: PagePool
     threads: int
+    kernels: str
+    """Their instruction set, or "reference"."""
 
 
 def load_model(configuration: config.Configuration, phases: Phases) -> LoadedModel:
@@ -106,7 +115,8 @@ def load_model(configuration: config.Configuration, phases: Phases) -> LoadedMod
         cache, pool = allocator.allocate(plan)
     with phases.phase("executor"):
         executor = _executor(options.executor, program, model, cache, native)
-    return LoadedModel(model, program, tokenizer, template, plan, executor, pool, native.threads)
+        kernels = _kernels(options.executor, native.isa)
+    return LoadedModel(model, program, tokenizer, template, plan, executor, cache, pool, native.threads, kernels)
 
 
 def _native_options(configuration: config.Configuration) -> NativeOptions:
@@ -128,6 +138,14 @@ def _executor(
     from magnitude_service.engine.native import NativeExecutor
 
     return NativeExecutor(program, model, cache, options)
+
+
+def _kernels(executor: str, forced: str) -> str:
+    if executor == "reference":
+        return executor
+    from magnitude_service.kernels import select_instruction_set
+
+    return select_instruction_set(forced)
 
 
 def _template(model: MappedModel, tokenizer: Tokenizer, options: TemplateOptions) -> ChatTemplate | None:
@@ -275,6 +293,8 @@ class Application:
         self._server_options = configuration.layer(ServerOptions)
         self._phases = phases
         self._loaded: LoadedModel | None = None
+        self._snapshots = configuration.layer(SnapshotOptions)
+        self._states: LazyManager | None = None
         self._hashing_cancelled = threading.Event()
         self._stopping = asyncio.Event()
         self._hurrying = asyncio.Event()
@@ -283,6 +303,11 @@ class Application:
         self._metrics = Metrics()
         self._generations = Generations()
         self._server = Server(self._server_options, self._models, self._generations, self._metrics, self._memory)
+        self._monitoring: Monitoring | None = None
+        if self._server_options.metrics_port:
+            from magnitude_service.monitoring import Monitoring
+
+            self._monitoring = Monitoring(self._metrics, self._model.name)
 
     @property
     def port(self) -> int:
@@ -300,9 +325,19 @@ class Application:
 
         Raises: what the model could not be loaded for, or the port not be had.
         """
+        try:
+            await self._serve(loading, on_ready)
+        finally:
+            if self._monitoring is not None:
+                await asyncio.to_thread(self._monitoring.close)
+
+    async def _serve(self, loading: concurrent.futures.Future[LoadedModel], on_ready: Callable[[str], None]) -> None:
         with self._phases.phase("listen"):
             await self._server.start()
         try:
+            if self._monitoring is not None:
+                options = self._server_options
+                await asyncio.to_thread(self._monitoring.open_port, options.host, options.metrics_port)
             found = asyncio.wrap_future(loading)
             stopping: asyncio.Future[object] = asyncio.ensure_future(self._stopping.wait())
             await asyncio.wait((found, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -315,15 +350,21 @@ class Application:
             await self._server.stop(0)
             raise
         on_ready(self._ready_line(loaded))
-        self._start_metrics(engine)
-        threading.Thread(target=self._hash_when_idle, args=(loaded.model,), name="magnitude-hash", daemon=True).start()
+        hashing = threading.Thread(
+            target=self._hash_when_idle, args=(loaded.model,), name="magnitude-hash", daemon=True
+        )
+        hashing.start()
+        if self._monitoring is not None:
+            measure = self._monitoring.measure_when_idle
+            threading.Thread(target=measure, args=(hashing.join,), name="magnitude-measure", daemon=True).start()
         await self._stopping.wait()
         await self._end(loaded, engine)
 
     def _start_engine(self, loaded: LoadedModel) -> EngineThread:
-        from magnitude_service.observer import count_step
+        from magnitude_service.engine.canonical_pages import CanonicalPages
         from magnitude_service.scheduling.engine_thread import EngineThread
         from magnitude_service.server.served_models import Runtime
+        from magnitude_service.snapshot.lazy_manager import LazyManager
 
         self._loaded = loaded
         limits = ModelLimits(loaded.plan.context_tokens, loaded.program.vocabulary_size)
@@ -336,11 +377,19 @@ class Application:
             self._generations.deliver,
             check=loaded.model.check,
             on_failed=self._model.fail,
-            on_step=lambda report: count_step(self._metrics, self._model.name, report),
+            on_step=None if self._monitoring is None else self._monitoring.count_step,
+            copies=CanonicalPages(loaded.cache),
         )
-        engine.start()
+        self._states = LazyManager(loaded.model.path, self._snapshots)
         description = self._describe(loaded)
-        self._model.ready(description, Runtime(engine, loaded.tokenizer, loaded.template))
+        if self._monitoring is not None:
+            self._monitoring.watch(loaded.model, loaded.program, engine.load, loaded.threads)
+            kernels = loaded.kernels
+            self._monitoring.describe(description.model_id, description.weight_type, kernels, self._phases.seconds)
+            self._monitoring.watch_snapshots(self._states.statistics)
+        engine.start()
+        pages = _describe_pages(loaded)
+        self._model.ready(description, Runtime(engine, loaded.tokenizer, loaded.template, pages, self._states))
         return engine
 
     def _describe(self, loaded: LoadedModel) -> ModelDescription:
@@ -372,19 +421,10 @@ class Application:
             f"{plan.pages_total} pages, {loaded.threads} threads"
         )
 
-    def _start_metrics(self, engine: EngineThread) -> None:
-        port = self._server_options.metrics_port
-        if port:
-            from magnitude_service.exporter import serve_metrics
-            from magnitude_service.observer import refresh_gauges
-
-            def refresh() -> None:
-                refresh_gauges(self._metrics, self._model.name, engine.load())
-
-            serve_metrics(self._metrics, refresh, self._server_options.host, port)
-
     def _hash_when_idle(self, model: MappedModel) -> None:
-        """The content hash, where nobody else wants to compute."""
+        """What was saved before is opened; then the content hash, where nobody else wants to compute."""
+        if self._states is not None:
+            self._states.open_what_is_there()
         try:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), IDLE_NICE)
             self._model.content_sha256 = model.content_sha256(is_cancelled=self._hashing_cancelled.is_set)
@@ -399,11 +439,17 @@ class Application:
         self._server.drain()
         engine.drain(self._options.grace_seconds)
         await self._unless_hurried(asyncio.to_thread(engine.wait_drained, self._options.grace_seconds))
+        await self._unless_hurried(self._server.settle())
         await asyncio.to_thread(engine.stop)
         await self._unless_hurried(self._server.stop(max(end_seconds - time.monotonic(), 0)))
         await self._server.stop(0)
         if loaded.template is not None:
             loaded.template.close()
+        if self._states is not None:
+            try:
+                await asyncio.to_thread(self._states.close)
+            except MagnitudeError as error:
+                _log.error("the state file could not be closed well: %s", error)
 
     async def _unless_hurried(self, work: Coroutine[object, object, object]) -> None:
         """Waits for `work`, but no longer than until a second signal; then it goes on by itself."""
@@ -428,6 +474,24 @@ class Application:
             limit_bytes=loaded.plan.budget_bytes,
             available_bytes=max(0, loaded.plan.budget_bytes - resident["anonymous"]),
         )
+
+
+def _describe_pages(loaded: LoadedModel) -> PageDescription:
+    from magnitude_service.engine.batch import PAGE_TOKENS
+    from magnitude_service.engine.canonical_pages import row_bytes
+    from magnitude_service.server.served_models import PageDescription
+
+    layout = loaded.plan.layout
+    return PageDescription(
+        layers=layout.shape.layers,
+        heads=layout.shape.key_value_heads,
+        head_size=layout.shape.head_size,
+        page_tokens=PAGE_TOKENS,
+        cache_type=layout.cache_type.name.lower(),
+        instruction_set=loaded.kernels,
+        vocabulary_id=functools.cache(lambda: loaded.model.metadata.strings(TOKENS_KEY).sha256()),
+        row_bytes=row_bytes,
+    )
 
 
 def configure_logging(options: config.AppOptions) -> None:

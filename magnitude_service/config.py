@@ -53,6 +53,7 @@ LAYERS: tuple[tuple[str, str], ...] = (
     ("magnitude_service.allocator.options", "AllocatorOptions"),
     ("magnitude_service.scheduling.options", "SchedulingOptions"),
     ("magnitude_service.text.options", "TemplateOptions"),
+    ("magnitude_service.snapshot.options", "SnapshotOptions"),
     ("magnitude_service.server.options", "ServerOptions"),
 )
 """Module and class of every layer's options; each module imports nothing that costs time."""
@@ -79,13 +80,15 @@ REFUSED_NAMES: Mapping[str, str] = {
     "unified-memory-limit": "memory is not shared with a GPU yet",
     "unified-limit": "memory is not shared with a GPU yet",
     "cpu-memory-ratio": "memory is not shared with a GPU yet",
-    "continue": "sessions are not kept yet",
+    "continue": "the command line has no sessions yet; the client's `session` goes on with one",
     "timeout": "a deadline belongs to a call, as in `magnitude infer --timeout`, not to the server",
 }
 """Names of earlier magnitude whose function does not exist (yet), and why: refused, never ignored."""
 
-ENVIRONMENT_ONLY = frozenset({"config", "address"})
-"""MAGNITUDE_* variables that name no setting of the server: the config file, and whom `magnitude infer` asks."""
+ENVIRONMENT_ONLY = frozenset(
+    {"config", "address", "tls", "ca-file", "client-certificate", "client-key", "client-token-file"}
+)
+"""MAGNITUDE_* variables that name no setting of the server: the config file, and how commands reach a server."""
 
 KUBERNETES_VARIABLE = re.compile(r"MAGNITUDE_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
 """What Kubernetes puts into a pod's environment when a Service is named `magnitude`: nobody's settings. It also sets

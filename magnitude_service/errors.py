@@ -85,10 +85,20 @@ class NotFoundError(MagnitudeError):
     code, default_reason, exit_code = "NOT_FOUND", "NOT_FOUND", 66
 
 
-class FileAccessError(MagnitudeError):
-    """The operating system refused access to a file."""
+class UnauthenticatedError(MagnitudeError):
+    """The caller does not say who it is, where that is asked for."""
+
+    code, default_reason, exit_code = "UNAUTHENTICATED", "TOKEN_MISSING", 77
+
+
+class PermissionDeniedError(MagnitudeError):
+    """The caller, or this process, may not do this."""
 
     code, default_reason, exit_code = "PERMISSION_DENIED", "PERMISSION_DENIED", 77
+
+
+class FileAccessError(PermissionDeniedError):
+    """The operating system refused access to a file."""
 
 
 class UnavailableError(MagnitudeError):

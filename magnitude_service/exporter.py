@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from magnitude_service.errors import PreconditionError
-from magnitude_service.metrics import METRICS, Kind, Metric, Metrics
+from magnitude_service.metrics import Kind, Metric, Metrics
 
 
 class MetricsCollector(Collector):
@@ -22,10 +22,10 @@ class MetricsCollector(Collector):
     def collect(self) -> Iterable[Family]:
         """Every metric that has a sample."""
         self._refresh()
-        families = {
-            metric: _FAMILIES[metric.kind](metric.name, metric.sentence, labels=metric.labels) for metric in METRICS
-        }
+        families: dict[Metric, Family] = {}
         for metric, labels, value, counts in self._metrics.samples():
+            if metric not in families:
+                families[metric] = _FAMILIES[metric.kind](metric.name, metric.sentence, labels=metric.labels)
             family = families[metric]
             if isinstance(family, HistogramMetricFamily):
                 family.add_metric(labels, buckets=_cumulative(metric, counts), sum_value=value)
@@ -52,18 +52,25 @@ def _cumulative(metric: Metric, counts: tuple[int, ...]) -> list[tuple[str, floa
     return buckets
 
 
-def serve_metrics(metrics: Metrics, refresh: Callable[[], None], host: str, port: int) -> None:
-    """Answers `GET /metrics` from a thread of its own until the process ends.
+def serve_metrics(metrics: Metrics, refresh: Callable[[], None], host: str, port: int) -> Callable[[], None]:
+    """Answers `GET /metrics` from a thread of its own; returns what ends that.
 
     Raises: PreconditionError where the address cannot be had.
     """
     registry = CollectorRegistry()
     registry.register(MetricsCollector(metrics, refresh))
     try:
-        start_http_server(port, host, registry=registry)
+        server, thread = start_http_server(port, host, registry=registry)
     except OSError as error:
         raise PreconditionError(
             f"Metrics cannot be served on {host}:{port}: {error.strerror}.",
             remedy="Choose another --metrics-port.",
             reason="ADDRESS_UNAVAILABLE",
         ) from error
+
+    def close() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return close

@@ -29,6 +29,7 @@ class AllocatorOptions(Options):
     )
     cache_type: str = option(
         "f16",
-        "Element of the key/value cache: f16 takes half the memory, f32 rounds nothing.",
-        choices=("f16", "f32"),
+        "Element of the key/value cache. f32 rounds nothing; f16 and bf16 take half of its memory, f16 rounds less, "
+        "bf16 has a wider range; q8_0 takes about a quarter at a small loss, q4_0 a seventh at a large one.",
+        choices=("f16", "f32", "bf16", "q8_0", "q4_0"),
     )

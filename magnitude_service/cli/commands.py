@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
+from magnitude_service.cli.health import health
 from magnitude_service.cli.infer import infer, split_settings
 from magnitude_service.cli.inspect import inspect
 from magnitude_service.cli.pull import pull
+from magnitude_service.cli.state import state
 from magnitude_service.cli.version import version
 from magnitude_service.errors import InvalidRequestError
 
@@ -54,6 +56,8 @@ def _serve(_: Annotated[list[str] | None, typer.Argument(metavar="[--NAME VALUE 
 
 
 app.command("infer", no_args_is_help=True, short_help="Stream one answer.")(infer)
+app.command("health", short_help="Ask a server how it is.")(health)
 app.command("inspect", no_args_is_help=True, short_help="Show and verify a model file.")(inspect)
 app.command("pull", no_args_is_help=True, short_help="Fetch a model file, once.")(pull)
+app.add_typer(state, name="state", short_help="Show, move and check saved sessions.")
 app.command("version", short_help="Print version, platform and kernels.")(version)

@@ -9,6 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from magnitude_service.cli.connection import (
+    PLAIN,
+    CaFile,
+    ClientCertificate,
+    ClientKey,
+    ClientTokenFile,
+    Connection,
+    Tls,
+)
 from magnitude_service.errors import (
     ConfigurationError,
     DeadlineExceededError,
@@ -26,7 +35,10 @@ CLIENT_SETTINGS = frozenset({"host", "port"})
 OWN_NAMES = frozenset({"timeout"})
 """What the server refuses by name, and this command does."""
 
-IN_PROCESS = {"host": "127.0.0.1", "port": 0, "metrics-port": 0, "grace-seconds": 0}
+IN_PROCESS = {
+    **{"host": "127.0.0.1", "port": 0, "metrics-port": 0, "health-port": 0, "grace-seconds": 0},
+    **{"tls-certificate": "", "tls-key": "", "tls-client-ca": "", "token-file": ""},
+}
 """How the server stands in this process, whatever is set for others."""
 
 
@@ -56,6 +68,11 @@ def infer(
     temperature: Annotated[float | None, typer.Option(help="0 takes the likeliest token always.")] = None,
     seed: Annotated[int | None, typer.Option(help="Reproduces an answer.")] = None,
     timeout: Annotated[int | None, typer.Option(help="Milliseconds until the call fails.", min=1)] = None,
+    tls: Tls = False,
+    ca_file: CaFile = "",
+    client_certificate: ClientCertificate = "",
+    client_key: ClientKey = "",
+    client_token_file: ClientTokenFile = "",
 ) -> None:
     """Stream one answer to standard output, and its speed to standard error.
 
@@ -69,11 +86,14 @@ def infer(
     options = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
     given: Any = text if raw else [*messages, {"role": "user", "content": text}]
     seconds = None if timeout is None else timeout / 1000
-    with _server(address, context.obj or {}) as where:
-        ask(where, given, timeout_seconds=seconds, **options)
+    reach = Connection(tls, ca_file, client_certificate, client_key, client_token_file)
+    flags: Mapping[str, object] = context.obj or {}
+    with _server(address, flags) as where:
+        connection = PLAIN if "model" in flags else reach
+        ask(where, given, connection=connection, timeout_seconds=seconds, **options)
 
 
-def ask(address: str, prompt: Any, **options: Any) -> None:
+def ask(address: str, prompt: Any, *, connection: Connection = PLAIN, **options: Any) -> None:
     """`show_stream`, with errors of ours. Raises MagnitudeError."""
     from magnitude_service.config import quieten_grpc
 
@@ -81,16 +101,14 @@ def ask(address: str, prompt: Any, **options: Any) -> None:
     from magnitude.errors import CallError
 
     try:
-        show_stream(address, prompt, **options)
+        show_stream(address, prompt, connection=connection, **options)
     except CallError as error:
-        raise _as_ours(error, address) from error
+        raise as_ours(error, address) from error
 
 
-def show_stream(address: str, prompt: Any, **options: Any) -> None:
+def show_stream(address: str, prompt: Any, *, connection: Connection = PLAIN, **options: Any) -> None:
     """Prints the answer as it comes, then tokens per second. Raises CallError of the client."""
-    from magnitude.client import Client
-
-    with Client(address) as client, client.stream(prompt, **options) as stream:
+    with connection.client(address) as client, client.stream(prompt, **options) as stream:
         for piece in stream.texts():
             print(piece, end="", flush=True)
         print(flush=True)
@@ -135,14 +153,14 @@ def _server(address: str, flags: Mapping[str, object]) -> Iterator[str]:
     yield address
 
 
-def _as_ours(error: CallError, address: str) -> MagnitudeError:
-    """The error of ours with the same gRPC code, and so with its exit status."""
+def as_ours(error: CallError, address: str, otherwise: str = "answer here with `--model FILE`") -> MagnitudeError:
+    """The error of ours with the same gRPC code, and so with its exit status. `otherwise`: what needs no server."""
     kinds = {kind.code: kind for kind in MagnitudeError.__subclasses__()}
     kind = kinds.get(error.code.name, MagnitudeError)
     if kind is UnavailableError and not error.reason:  # no server of ours has said so
         return UnavailableError(
             f"Nobody answers at {address} ({error.message}).",
-            remedy="Start a server with `magnitude serve --model FILE`, or answer here with `--model FILE`.",
+            remedy=f"Start a server with `magnitude serve --model FILE`, or {otherwise}.",
         )
     if kind is DeadlineExceededError and not error.reason:  # the client's own clock
         return DeadlineExceededError("The answer took longer than --timeout allows.", remedy="Raise it.")

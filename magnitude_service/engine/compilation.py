@@ -13,6 +13,7 @@ Values (see engine/phases.py) that are never needed at the same time share a slo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from magnitude_service.engine.phases import (
@@ -29,7 +30,7 @@ from magnitude_service.engine.phases import (
     RowSource,
     values_of,
 )
-from magnitude_service.engine.program import Instruction, Op, Program
+from magnitude_service.engine.program import Attribute, Instruction, Op, Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +204,9 @@ class _Compiler:
             cache_layer=self.cache_layers,
             heads=int(attributes["heads"]),
             scale=float(attributes["scale"]),
+            window=_window(attributes),
+            softcap=_softcap(attributes),
+            sinks=attention.instruction.weights[0] if attention.instruction.weights else None,
             q=q,
             k=k,
             v=v,
@@ -272,6 +276,22 @@ def _choose_slot(free: set[int], slot_widths: list[int], width: int) -> int:
 def _weight_and_bias(instruction: Instruction) -> tuple[str, str | None]:
     weight, *bias = instruction.weights
     return weight, bias[0] if bias else None
+
+
+def _window(attributes: Mapping[str, Attribute]) -> int | None:
+    if "window" not in attributes:
+        return None
+    window = int(attributes["window"])
+    assert window >= 1, f"a window of {window} positions shows nothing"
+    return window
+
+
+def _softcap(attributes: Mapping[str, Attribute]) -> float | None:
+    if "softcap" not in attributes:
+        return None
+    softcap = float(attributes["softcap"])
+    assert softcap > 0, f"a soft cap of {softcap} is no bound"
+    return softcap
 
 
 def _rotation(instruction: Instruction) -> Rotation:

@@ -23,11 +23,18 @@ from magnitude_service.engine.phases import (
     Rotation,
     RowSource,
 )
-from magnitude_service.engine.program import Program
-from magnitude_service.kernels import _kernels
+from magnitude_service.engine.program import CacheShape, Program
+from magnitude_service.kernels import _kernels, select_instruction_set
 
 if TYPE_CHECKING:
     from magnitude_service.loader import MappedModel
+
+
+EVERYTHING = 2**31 - 1
+"""The window of an attention that has none, for native code."""
+
+ATTENTION_ROWS = 96
+"""Query rows of an attention tile, unless one token has more: `kTileRows` in kernels/csrc/attention_schedule.cpp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +44,7 @@ class NativeOptions:
     threads: int
     """Threads of a step, the calling one included."""
     isa: str = ""
-    """Kernels by name ("scalar", "avx2", "avx512"); empty: the best that this machine runs."""
+    """Kernels by name ("scalar", "avx2", "avx512", "neon"); empty: the best that this machine runs."""
     rows_max: int = 512
     """Rows of a step. Scratch memory grows with it; prefill is faster with more, up to a few hundred."""
     sequences_max: int = 64
@@ -47,8 +54,9 @@ class NativeOptions:
 def scratch_bytes(program: Program, options: NativeOptions) -> int:
     """At most so much memory does an executor use beside weights and pages, known before it is built.
 
-    Buffers of rows_max rows; quantised and float32 rows of the widest matmul; logits of 16 rows, a sampler per thread,
-    and 4 MiB of partial attention; a fixed allowance for what does not grow with the model.
+    Buffers of rows_max rows; quantised and float32 rows of the widest matmul; logits of 16 rows, a sampler and the
+    scores and pages of an attention tile per thread, and 4 MiB of partial attention; a fixed allowance for what does
+    not grow with the model.
     """
     compiled = compile_program(program)
     sources = [phase.source for phase in compiled.phases if isinstance(phase, Matmuls | Logits)]
@@ -56,7 +64,7 @@ def scratch_bytes(program: Program, options: NativeOptions) -> int:
     buffers = sum(width + 31 for width in compiled.slot_widths) * 4
     angles = 8 * program.cache.head_size
     per_row = buffers + angles + (4 + 3) * inputs_max
-    per_thread = 8 * inputs_max + 20 * program.vocabulary_size
+    per_thread = 8 * inputs_max + 20 * program.vocabulary_size + _attention_bytes(compiled, program.cache)
     return (
         options.rows_max * per_row
         + 16 * 4 * program.vocabulary_size
@@ -64,6 +72,13 @@ def scratch_bytes(program: Program, options: NativeOptions) -> int:
         + (4 << 20)
         + (options.threads << 18)
     )
+
+
+def _attention_bytes(compiled: CompiledProgram, shape: CacheShape) -> int:
+    """Of one thread: queries, two results and the scores of a tile, and a chunk of float32 keys or values."""
+    groups = [phase.heads // shape.key_value_heads for phase in compiled.phases if isinstance(phase, Attention)]
+    rows, chunk = max([ATTENTION_ROWS, *groups]), 256
+    return rows * 4 * (3 * shape.head_size + chunk + 32) + chunk * shape.head_size * 4
 
 
 class NativeExecutor:
@@ -146,7 +161,7 @@ class _Builder:
         heads = {phase.heads for phase in self.compiled.phases if isinstance(phase, Attention)}
         assert len(heads) == 1, f"layers differ in their number of heads: {sorted(heads)}"
         self.native = _kernels.Executor(
-            isa=options.isa,
+            isa=select_instruction_set(options.isa),
             threads=options.threads,
             slot_widths=list(self.compiled.slot_widths),
             rows_max=options.rows_max,
@@ -191,6 +206,9 @@ class _Builder:
                     layer,
                     phase.cache_layer,
                     phase.scale,
+                    EVERYTHING if phase.window is None else min(phase.window, EVERYTHING),
+                    phase.softcap or 0.0,
+                    self._optional_vector(phase.sinks),
                     self._slot(phase.q),
                     self._slot(phase.k),
                     self._slot(phase.v),

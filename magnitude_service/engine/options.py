@@ -17,5 +17,5 @@ class EngineOptions(Options):
     cpu_isa: str = option(
         "",
         "Instruction set of the kernels; empty: the best that this machine runs.",
-        choices=("", "scalar", "avx2", "avx512"),
+        choices=("", "scalar", "avx2", "avx512", "neon"),
     )

@@ -93,6 +93,9 @@ class Attention:
     cache_layer: int
     heads: int
     scale: float
+    window: int | None
+    softcap: float | None
+    sinks: str | None
     q: int
     k: int
     v: int

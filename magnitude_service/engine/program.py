@@ -29,7 +29,9 @@ class Op(enum.StrEnum):
     weights[0], optional: frequency factors [dimensions/2], which divide the angle."""
     ATTENTION = "attention"
     """Inputs q [T,H·D], k [T,K·D], v [T,K·D]: appends k and v to the sequence's pages, then causal softmax attention
-    over them. Attributes: heads, key_value_heads, head_size, scale."""
+    over them. Attributes: heads, key_value_heads, head_size, scale; optional: window (a row sees so many positions, its
+    own included), softcap (scores become softcap · tanh(score / softcap)). weights[0], optional: sinks [H], a logit per
+    head that joins the softmax without a value."""
     GATED_ACTIVATION = "gated_activation"
     """out = f(gate) · up; inputs gate, up. Attributes: activation ("silu")."""
     ADD = "add"

@@ -177,25 +177,34 @@ class _Step:
         attributes = instruction.attributes
         heads, groups = int(attributes["heads"]), int(attributes["key_value_heads"])
         assert instruction.layer is not None, "attention has a layer"
-        keys, values = self.cache.layout.layer_views(self.cache.buffer, instruction.layer)
+        layout, buffer = self.cache.layout, self.cache.buffer
         scale, size = np.float32(attributes["scale"]), int(attributes["head_size"])
         result = np.empty_like(q)
         for rows, table in self._sequences():
             positions = self.plan.positions[rows]
-            pages, slots = table[positions // PAGE_TOKENS], positions % PAGE_TOKENS
-            keys[pages, :, :, slots] = k[rows].reshape(-1, groups, size)
-            values[pages, :, slots, :] = v[rows].reshape(-1, groups, size)
-            seen = np.arange(positions[-1] + 1)
-            pages, slots = table[seen // PAGE_TOKENS], seen % PAGE_TOKENS
-            k_seen = keys[pages, :, :, slots].astype(np.float32)  # [P, K, D]
-            v_seen = values[pages, :, slots, :].astype(np.float32)
+            own = table[positions // PAGE_TOKENS], positions % PAGE_TOKENS
+            stored = k[rows].reshape(-1, groups, size), v[rows].reshape(-1, groups, size)
+            layout.write_rows(buffer, instruction.layer, own, *stored)
+            window = int(attributes.get("window", positions[-1] + 1))
+            seen = np.arange(max(0, positions[0] + 1 - window), positions[-1] + 1)
+            pages = table[seen // PAGE_TOKENS], seen % PAGE_TOKENS
+            k_seen, v_seen = layout.read_rows(buffer, instruction.layer, pages)  # [P, K, D]
             queries = q[rows].reshape(len(positions), groups, heads // groups, size)
             scores = np.einsum("tkgd,pkd->tkgp", queries, k_seen) * scale
-            scores[np.broadcast_to(seen > positions[:, None, None, None], scores.shape)] = -np.inf
-            weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-            weights /= weights.sum(axis=-1, keepdims=True)
+            if "softcap" in attributes:
+                softcap = np.float32(attributes["softcap"])
+                scores = softcap * np.tanh(scores / softcap)
+            row = positions[:, None, None, None]
+            scores[np.broadcast_to((seen > row) | (seen <= row - window), scores.shape)] = -np.inf
+            weights = _softmax(scores, self._sinks(instruction, groups))
             result[rows] = np.einsum("tkgp,pkd->tkgd", weights, v_seen).reshape(len(positions), -1)
         return result
+
+    def _sinks(self, instruction: Instruction, groups: int) -> Float32 | None:
+        """A logit per query head [K, H/K, 1] that takes weight and has no value."""
+        if not instruction.weights:
+            return None
+        return self.weights.whole(instruction.weights[0]).reshape(groups, -1, 1)
 
     def _sequences(self) -> Iterator[tuple[slice, NDArray[np.int32]]]:
         """The rows and the page table of each sequence."""
@@ -216,3 +225,13 @@ class _Step:
         size = self.program.vocabulary_size  # a file may pad its last matrix: rows beyond name no token
         logits = x[self.plan.output_rows] @ weight[:size].T
         return logits + bias[0][:, :size] if bias else logits
+
+
+def _softmax(scores: Float32, sinks: Float32 | None) -> Float32:
+    """Weights of the last axis; a sink is one score more, whose weight is dropped."""
+    if sinks is not None:
+        scores = np.concatenate([scores, np.broadcast_to(sinks, (*scores.shape[:-1], 1))], axis=-1)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    kept: Float32 = weights if sinks is None else weights[..., :-1]
+    return kept

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+STRINGS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -35,6 +38,13 @@ class StringArray:
     def __getitem__(self, index: int) -> bytes:
         begin = int(self.offsets[index])
         return self.data[begin : begin + int(self.lengths[index])].tobytes()
+
+    def sha256(self) -> str:
+        """SHA-256 of the lengths (u32, little-endian) and then of all bytes, in hexadecimal."""
+        digest = hashlib.sha256(self.lengths.astype("<u4").tobytes())
+        for begin in range(0, len(self), STRINGS_AT_ONCE):
+            digest.update(b"".join(self[index] for index in range(begin, min(begin + STRINGS_AT_ONCE, len(self)))))
+        return digest.hexdigest()
 
     def __iter__(self) -> Iterator[bytes]:
         return (self[index] for index in range(len(self)))

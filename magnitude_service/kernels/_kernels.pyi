@@ -11,11 +11,17 @@ TOP_LOGPROBS_MAX: int
 ops: ModuleType
 """Single kernels of a named table, for tests and benchmarks."""
 
+self_test: ModuleType
+"""The self-test of tables, for tests."""
+
 def supported_tables() -> list[str]:
     """Names of the tables that this machine runs, best first."""
 
-def selected_table(forced: str) -> str | None:
-    """The table that is used, or None if the forced one cannot be."""
+def select_table(forced: str) -> tuple[str | None, list[tuple[str, str]]]:
+    """The table to compute with, or None if the forced one cannot be, and what self-tests found: (table, what).
+
+    The first call tests the table in a child process, about two milliseconds; what it finds is kept.
+    """
 
 class PlanLists:
     """What penalties, biases and masks of a step point into."""
@@ -114,6 +120,9 @@ class Executor:
         layer: int,
         cache_layer: int,
         scale: float,
+        window: int,
+        softcap: float,
+        sinks: NDArray[np.float32] | None,
         q: int,
         k: int,
         v: int,

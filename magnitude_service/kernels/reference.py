@@ -73,16 +73,32 @@ def rope(head: Float32, angles: Float32, *, halves: bool) -> Float64:
     return rotated
 
 
-def attention(q: Float32, keys: Float32, values: Float32, limit: NDArray[np.int32], scale: float) -> Float64:
+def attention(
+    q: Float32,
+    keys: Float32,
+    values: Float32,
+    limit: NDArray[np.int32],
+    scale: float,
+    *,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Float32 | None = None,
+) -> Float64:
     """Softmax attention of rows over the positions that each may see.
 
-    Shapes: q [R, D]; keys, values [P, D]; limit [R]: row r sees positions 0 … limit[r]-1 → [R, D].
+    Shapes: q [R, D]; keys, values [P, D]; sinks [R]; limit [R]: row r sees the last `window` of positions
+    0 … limit[r]-1 → [R, D].
     """
     outputs = np.zeros(q.shape, np.float64)
-    for row, visible in enumerate(limit):
-        scores = keys[:visible].astype(np.float64) @ q[row].astype(np.float64) * scale
-        weights = np.exp(scores - scores.max())
-        outputs[row] = weights @ values[:visible] / weights.sum()
+    for row, end in enumerate(limit):
+        visible = slice(0 if window is None else max(0, end - window), end)
+        scores = keys[visible].astype(np.float64) @ q[row].astype(np.float64) * scale
+        if softcap is not None:
+            scores = softcap * np.tanh(scores / softcap)
+        sink = -np.inf if sinks is None else float(sinks[row])
+        largest = max(scores.max(), sink)
+        weights = np.exp(scores - largest)
+        outputs[row] = weights @ values[visible] / (weights.sum() + np.exp(sink - largest))
     return outputs
 
 

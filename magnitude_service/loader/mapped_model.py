@@ -61,6 +61,12 @@ class MappedModel:
         return self.spec.model_id
 
     @property
+    def views(self) -> tuple[NDArray[np.uint8], ...]:
+        """The bytes of each file up to the end of its last tensor, read-only."""
+        self._require_open()
+        return tuple(self._views.values())
+
+    @property
     def metadata(self) -> Metadata:
         """The key/values; of a split model, its first shard's."""
         self._require_open()

@@ -16,6 +16,11 @@ def check_request(request: Request, limits: ModelLimits, options: SchedulingOpti
     """Raises what makes it impossible to run `request`, however empty the server is. Pages are not looked at."""
     _check_ids(request, limits.vocabulary_size)
     _check_context(request, limits.context_tokens)
+    if request.session is not None and request.choices != 1:
+        raise InvalidRequestError(
+            f"{request.choices} choices were asked for in a session, which goes on in one way.",
+            remedy="Ask for one, or leave the session out.",
+        )
     if not 1 <= request.choices <= options.sequences_max:
         raise InvalidRequestError(
             f"{request.choices} choices were asked for; this server computes 1 to {options.sequences_max} at a time.",
@@ -32,29 +37,31 @@ def check_request(request: Request, limits: ModelLimits, options: SchedulingOpti
 
 def check_pages(state: RequestState, pages_total: int) -> None:
     """Raises ExhaustedError for a request whose answers never fit into the key/value cache, all together."""
-    if state.pages_needed > pages_total:
+    if state.pages_in_all > pages_total:
         request = state.request
         answer = max(sequence.generated_max for sequence in state.sequences)
         raise ExhaustedError(
-            f"The request needs {state.pages_needed} key/value pages of {PAGE_TOKENS} tokens ({request.choices} "
-            f"choices of up to {answer} tokens after a prompt of {request.prompt.size}), but the cache has "
+            f"The request needs {state.pages_in_all} key/value pages of {PAGE_TOKENS} tokens ({request.choices} "
+            f"choices of up to {answer} tokens after a prompt of {state.prompt.size}), but the cache has "
             f"{pages_total} in all.",
             remedy="Set a smaller max_tokens, ask for fewer choices, or give the server more memory.",
             reason="KV_CACHE_EXHAUSTED",
-            pages_needed=state.pages_needed,
+            pages_needed=state.pages_in_all,
             pages_total=pages_total,
         )
 
 
 def _check_context(request: Request, context_tokens: int) -> None:
-    prompt, wanted = int(request.prompt.size), request.stopping.max_tokens
+    session_tokens = 0 if request.session is None else request.session.settled
+    prompt, wanted = session_tokens + int(request.prompt.size), request.stopping.max_tokens
     if prompt == 0:
         raise InvalidRequestError("The prompt has no tokens.", remedy="Send at least one token.")
     total = prompt + (1 if wanted is None else wanted)
     if total > context_tokens:
+        of_session = f" (of which {session_tokens} are the session's)" if session_tokens else ""
         asked = "an answer of at least 1 token" if wanted is None else f"max_tokens of {wanted}"
         raise ContextLengthError(
-            f"A prompt of {prompt} tokens and {asked} are {total}, but the context has {context_tokens}.",
+            f"A prompt of {prompt} tokens{of_session} and {asked} are {total}, but the context has {context_tokens}.",
             remedy=f"Shorten the prompt, or set max_tokens to at most {max(context_tokens - prompt, 0)}.",
             prompt_tokens=prompt,
             context_tokens=context_tokens,

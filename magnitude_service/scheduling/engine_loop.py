@@ -17,6 +17,7 @@ import numpy as np
 
 from magnitude_service.allocator.pages import PagePool
 from magnitude_service.engine.batch import StepPlan, StepResult
+from magnitude_service.engine.canonical_pages import PageCopies
 from magnitude_service.errors import (
     CancelledError,
     DeadlineExceededError,
@@ -30,9 +31,14 @@ from magnitude_service.scheduling.outcome import StepOutcome
 from magnitude_service.scheduling.policy import Schedule, plan, rank
 from magnitude_service.scheduling.request import ChoiceFinished, Event, FinishReason, RequestFinished
 from magnitude_service.scheduling.sequence import Chunk, RequestState, Sequence
+from magnitude_service.scheduling.session_pages import PageExport, SessionPages
+from magnitude_service.scheduling.session_table import SessionTable
 from magnitude_service.scheduling.step_plan import assemble
 
 _log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.01
+"""How soon a request is looked at again that waits for pages which a save still reads."""
 
 
 class Executor(Protocol):
@@ -53,6 +59,9 @@ class Commands:
     finished: dict[tuple[str, int], int] = field(default_factory=dict)
     """(request id, choice) → how many generated tokens are kept."""
     aborted: set[str] = field(default_factory=set)
+    exports: list[PageExport] = field(default_factory=list)
+    woken: bool = False
+    """Whether sessions have changed hands."""
     drain_at: float | None = None
     """When what is still there ends with a partial result; absent while the server takes requests."""
 
@@ -60,8 +69,8 @@ class Commands:
 class EngineLoop:
     """Requests, sequences and pages of one loaded model.
 
-    Every page in use is held by a sequence in `running`. A request that ends, for whatever reason, has given back
-    its pages before the step that ended it returns.
+    Every page in use is held by a sequence in `running` or by a session in `sessions`. A request that ends, for
+    whatever reason, has given its pages back, or to its session, before the step that ended it returns.
     """
 
     def __init__(
@@ -73,8 +82,13 @@ class EngineLoop:
         *,
         check: abc.Callable[[], None] | None = None,
         on_step: abc.Callable[[StepReport], None] | None = None,
+        sessions: SessionTable | None = None,
+        copies: PageCopies | None = None,
     ) -> None:
         self.pool = pool
+        if sessions is None:  # an empty table is false
+            sessions = SessionTable(options.sessions_live_max, clock, lambda: None)
+        self.sessions = sessions
         self.waiting: list[RequestState] = []
         """Sorted by rank."""
         self.running: list[Sequence] = []
@@ -93,6 +107,8 @@ class EngineLoop:
         self._arrivals = 0
         self._next_expiry = math.inf
         self._events: list[Event] = []
+        self._session_pages = SessionPages(pool, self.sessions, copies, options)
+        self._is_stuck = False
 
     def step(self, commands: Commands) -> list[Event]:
         """Does what was asked, computes at most one step, and returns its events in order."""
@@ -104,14 +120,29 @@ class EngineLoop:
         self._events = []
         begin = self._clock()
         self._take(commands, begin)
+        self._session_pages.exports += commands.exports
         if commands.drain_at is not None and begin >= commands.drain_at:
             self._end_all(begin)
         if begin >= self._next_expiry:
             self._expire(begin)
+        copied = self._session_pages.copy(self.running)
+        self._session_pages.make_room(self.running, self.waiting, begin)
         schedule = plan(self.running, self.waiting, self.pool.pages_free, self._options)
         for state in schedule.admitted:
             self._admit(state, begin)
+        self._is_stuck = not (copied or schedule.admitted or schedule.chunks)
         return schedule
+
+    def idle_seconds(self) -> float:
+        """How long nothing needs to be done but for what is asked meanwhile; infinity: for good."""
+        if self._session_pages.exports or (self.requests and not self._is_stuck):
+            return 0.0
+        left = max(self._session_pages.next_expiry() - self._clock(), 0.0)
+        return min(left, RETRY_SECONDS) if self.requests else left
+
+    def fail_exports(self, error: MagnitudeError) -> None:
+        """Ends all exports that are not done."""
+        self._session_pages.fail(error)
 
     def compute(self, schedule: Schedule) -> list[Event]:
         """The second half, which takes the time; the events of both, in order."""
@@ -123,6 +154,7 @@ class EngineLoop:
 
     def _take(self, commands: Commands, now: float) -> None:
         for state in commands.submitted:
+            state.resume()
             state.arrival = self._arrivals
             self._arrivals += 1
             self.requests[state.request.request_id] = state
@@ -172,9 +204,11 @@ class EngineLoop:
         state.admitted_seconds = now
         self.waiting.remove(state)
         shared = self.pool.allocate(state.shared_pages)
+        assert shared is not None, "a request was admitted without room for its prompt"
+        if state.session is not None:
+            shared = self._session_pages.hand_over(state)
         for index, sequence in enumerate(state.living):
-            own = self.pool.allocate(sequence.pages_max - state.shared_pages)
-            assert shared is not None, "a request was admitted without room for its prompt"
+            own = self.pool.allocate(sequence.pages_max - shared.size)
             assert own is not None, "a request was admitted without room for its answers"
             if index:
                 self.pool.share(shared)
@@ -202,7 +236,8 @@ class EngineLoop:
         for state, row_error in outcome.failed.items():
             self._finish(state, now, row_error)
         if self._on_step is not None:
-            self._on_step(StepReport(step_plan.tokens.size, self._clock() - begin))
+            rows = step_plan.tokens.size
+            self._on_step(StepReport(rows, self._clock() - begin, outcome.token_gaps, rows == outcome.tokens))
 
     def _fail_step(self, chunks: abc.Sequence[Chunk], error: Exception) -> None:
         """A step gave no result: its requests fail, those that had no part in it do not.
@@ -243,13 +278,17 @@ class EngineLoop:
         if state.admitted_seconds is None:
             self.waiting.remove(state)
         del self.requests[state.request.request_id]
-        self._events.append(RequestFinished(state.request.request_id, state.timings(now), error=error))
+        timings = state.timings(now)
+        self._events.append(RequestFinished(state.request.request_id, timings, state.cached_tokens, error))
 
     def _release(self, sequence: Sequence) -> None:
         sequence.ended = True
         if sequence.state.admitted_seconds is not None:
             self.running.remove(sequence)
-            self.pool.free(sequence.pages)
+            if sequence.state.session is not None:
+                self._session_pages.take_back(sequence)
+            else:
+                self.pool.free(sequence.pages)
 
 
 def _unexpected(error: Exception) -> MagnitudeError:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import abc
 
+import numpy as np
+from numpy.typing import NDArray
+
 from magnitude_service.allocator.pages import PagePool
+from magnitude_service.engine.canonical_pages import PageCopies
 from magnitude_service.errors import MagnitudeError
 from magnitude_service.scheduling.admission import check_pages, check_request
 from magnitude_service.scheduling.engine_loop import EngineLoop, Executor
-from magnitude_service.scheduling.inbox import Inbox
+from magnitude_service.scheduling.inbox import Inbox, stopped
 from magnitude_service.scheduling.load import Load, RateMeter, StepReport
 from magnitude_service.scheduling.options import ModelLimits, SchedulingOptions
 from magnitude_service.scheduling.request import Event, Request, RequestFinished
 from magnitude_service.scheduling.sequence import RequestState
+from magnitude_service.scheduling.session import Session
+from magnitude_service.scheduling.session_pages import PageExport
+from magnitude_service.scheduling.session_table import SessionTable
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +36,8 @@ class EngineThread:
     `on_events` gets all events of a step in one call, from the engine thread: it must hand them on and return.
     `check` is called after each step, before its result is believed; IntegrityError from it fails every request, now
     and later. `on_failed` then hears of it once, before the requests do. `on_step` hears of each step that computed
-    something, on the engine thread too.
+    something, on the engine thread too. `copies` reads and fills single pages; without it sessions keep their pages,
+    but none can be saved.
     """
 
     def __init__(
@@ -43,8 +52,15 @@ class EngineThread:
         check: abc.Callable[[], None] | None = None,
         on_failed: abc.Callable[[MagnitudeError], None] | None = None,
         on_step: abc.Callable[[StepReport], None] | None = None,
+        copies: PageCopies | None = None,
     ) -> None:
-        self._loop = EngineLoop(executor, pool, options, clock, check=check, on_step=on_step)
+        self._inbox = Inbox(options)
+        self.sessions = SessionTable(options.sessions_live_max, clock, self._inbox.wake)
+        """The live sessions. Any thread may hold and release them."""
+        self._loop = EngineLoop(
+            executor, pool, options, clock, check=check, on_step=on_step, sessions=self.sessions, copies=copies
+        )
+        self._copies = copies
         self._executor = executor
         self._pages_total = pool.pages_total
         self._limits = limits
@@ -52,7 +68,6 @@ class EngineThread:
         self._clock = clock
         self._on_events = on_events
         self._on_failed = on_failed
-        self._inbox = Inbox(options)
         self._tokens = RateMeter(clock())
         self._requests = RateMeter(clock())
         self._published = (0, 0)  # running requests, used pages; replaced as a whole, so that readers need no lock
@@ -102,6 +117,26 @@ class EngineThread:
         if self._thread.is_alive():
             self._thread.join()
 
+    def export_pages(
+        self,
+        session: Session,
+        target: NDArray[np.uint8],
+        on_done: abc.Callable[[MagnitudeError | None], None],
+        cache_type: str = "",
+    ) -> None:
+        """Copies the computed pages of a session that the caller holds into `target`, some between every two steps.
+        `on_done` is then called on the engine thread, with an error where the pages cannot be had.
+
+        *Shapes*: target u8 [session.computed * page_token_bytes(cache_type)]. *Raises*: the error that failed the
+        engine; UnavailableError after `stop`.
+        """
+        assert self._copies is not None, "this engine was made without what copies pages"
+        self._inbox.export(PageExport(session, self._copies, target, on_done, cache_type))
+
+    def page_token_bytes(self, cache_type: str = "") -> int:
+        """Bytes of the pages of one token, in this cache type; 0 where pages cannot be saved."""
+        return self._copies.token_bytes(cache_type) if self._copies is not None else 0
+
     def load(self) -> Load:
         """How busy the engine is now. Takes no lock, so that health can ask whatever goes on."""
         running, pages_used = self._published
@@ -109,10 +144,11 @@ class EngineThread:
         return Load(running, self._inbox.waiting, pages_used, self._pages_total, rate)
 
     def _run(self) -> None:
-        stopped = False
-        while not stopped:
-            commands = self._inbox.take(wait=not self._loop.requests)
-            stopped = self._inbox.stopped
+        is_last = False
+        while not is_last:
+            seconds = self._loop.idle_seconds()
+            commands = self._inbox.take(seconds > 0, None if seconds == math.inf else seconds)
+            is_last = self._inbox.stopped
             try:
                 schedule = self._loop.prepare(commands)
                 self._inbox.note_waiting(len(self._loop.waiting))
@@ -127,6 +163,7 @@ class EngineThread:
                 self._give_up(self._loop.failure, events)
                 return
             self._deliver(events)
+        self._loop.fail_exports(stopped())
 
     def _settle(self, events: list[Event]) -> None:
         """Makes what the step changed visible to other threads, before they hear of its events."""
@@ -148,6 +185,7 @@ class EngineThread:
         """Refuses everything from now on; `events` and the end of whatever is left are the last to be heard."""
         now = self._clock()
         left = self._inbox.fail(error)
+        self._loop.fail_exports(error)
         self._published = (0, 0)
         if self._on_failed is not None:
             try:

@@ -13,6 +13,7 @@ from magnitude_service.errors import ExhaustedError, InvalidRequestError, Magnit
 from magnitude_service.scheduling.engine_loop import Commands
 from magnitude_service.scheduling.options import SchedulingOptions
 from magnitude_service.scheduling.sequence import RequestState
+from magnitude_service.scheduling.session_pages import PageExport
 
 
 class Inbox:
@@ -88,6 +89,22 @@ class Inbox:
                 self._changed.notify()
             return known
 
+    def export(self, export: PageExport) -> None:
+        """Asks for pages of a session. *Raises*: what failed the engine; UnavailableError once it has stopped."""
+        with self._changed:
+            if self._failure is not None:
+                raise self._failure
+            if self._stopped:
+                raise stopped()
+            self._commands.exports.append(export)
+            self._changed.notify()
+
+    def wake(self) -> None:
+        """Lets the engine thread look at sessions again."""
+        with self._changed:
+            self._commands.woken = True
+            self._changed.notify()
+
     def drain(self, at: float) -> None:
         """Takes no new requests, and ends those that are left at time `at`. An earlier `at` than before counts."""
         with self._changed:
@@ -107,11 +124,11 @@ class Inbox:
         """Waits until no request is left after `drain`; whether that came about in time."""
         return self._drained.wait(timeout_seconds)
 
-    def take(self, wait: bool) -> Commands:
-        """What was asked since the last call; with `wait`, sleeps until something is."""
+    def take(self, wait: bool, timeout_seconds: float | None = None) -> Commands:
+        """What was asked since the last call; with `wait`, sleeps until something is, or the time is over."""
         with self._changed:
-            while wait and not self._stopped and not self._has_commands():
-                self._changed.wait()
+            if wait and not self._stopped:
+                self._changed.wait_for(lambda: self._stopped or self._has_commands(), timeout_seconds)
             taken, self._commands = self._commands, Commands(drain_at=self._commands.drain_at)
             return taken
 
@@ -141,14 +158,25 @@ class Inbox:
             self._failure = error
             left = list(self._known.values())
             self._known, self._queued = {}, 0
+            for export in self._commands.exports:
+                export.on_done(error)
             self._commands = Commands(drain_at=self._commands.drain_at)
             self._note_drained()
             return left
 
     def _has_commands(self) -> bool:
         commands = self._commands
-        return bool(commands.submitted or commands.finished or commands.aborted)
+        return bool(commands.submitted or commands.finished or commands.aborted or commands.exports or commands.woken)
 
     def _note_drained(self) -> None:
         if self._commands.drain_at is not None and not self._known:
             self._drained.set()
+
+
+def stopped() -> MagnitudeError:
+    """What an export hears that comes too late."""
+    return UnavailableError(
+        "The server has stopped computing; key/value pages can no longer be read.",
+        remedy="Save without pages, or ask again when the server is back.",
+        reason="ENGINE_STOPPED",
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 RATE_SECONDS = 5.0
@@ -22,10 +23,16 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """One step: how many rows (tokens) it computed, in what time."""
+    """One step: how many rows (tokens) it computed, in what time.
+
+    `token_gaps` are seconds since the token before, for each token chosen that had one; with `is_decode` every row was
+    a token whose successor is chosen.
+    """
 
     rows: int
     seconds: float
+    token_gaps: Sequence[float] = ()
+    is_decode: bool = False
 
 
 class RateMeter:

@@ -45,6 +45,19 @@ class SchedulingOptions(Options):
         maximum=65536,
     )
 
+    sessions_live_max: int = option(
+        256,
+        "Sessions that are live at the same time. For one more, one that is saved and not in use ends.",
+        minimum=1,
+        maximum=65536,
+    )
+    session_pages_seconds: float = option(
+        600.0,
+        "An idle session keeps its key/value pages for so long, unless a request lacks them; then its tokens are "
+        "computed again at its next use.",
+        minimum=0,
+    )
+
     def __post_init__(self) -> None:
         Options.__post_init__(self)
         for name in ("rows_max", "output_rows_max"):

@@ -30,6 +30,8 @@ class StepOutcome:
         self.failed: dict[RequestState, MagnitudeError] = {}
         self.tokens = 0
         """Tokens that were chosen, ending ones included."""
+        self.token_gaps: list[float] = []
+        """Seconds since the token before, for each of them that had one."""
         self._result = result
         self._tokens: list[int] = result.token.tolist()
         self._logprobs: list[float] = result.logprob.tolist()
@@ -76,7 +78,7 @@ class StepOutcome:
                 state.request.request_id,
                 sequence.computed,
                 sequence.prompt_length,
-                chunk.scored.start + 1 if chunk.scored else 0,
+                chunk.scored.start + 1 - state.history if chunk.scored else 0,
                 logprobs,
             )
         )
@@ -87,6 +89,9 @@ class StepOutcome:
         self.tokens += 1
         if state.first_token_seconds is None:
             state.first_token_seconds = now
+        if sequence.chosen_seconds is not None:
+            self.token_gaps.append(now - sequence.chosen_seconds)
+        sequence.chosen_seconds = now
         reason = sequence.accept(token)
         if reason is FinishReason.EOS or reason is FinishReason.STOP_TOKEN:
             self._end(sequence, reason, token)

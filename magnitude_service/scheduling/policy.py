@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from magnitude_service.scheduling.options import SchedulingOptions
 from magnitude_service.scheduling.sequence import Chunk, RequestState, Sequence
+from magnitude_service.scheduling.session import Session
 
 
 class Schedule(NamedTuple):
@@ -39,10 +40,11 @@ def plan(
 ) -> Schedule:
     """The next step. `running` are the living sequences in order of admission, `waiting` is sorted by `rank`.
 
-    With anything running or waiting there is at least one chunk.
+    With anything running or waiting there is at least one chunk, but for sequences whose pages are still being loaded.
     """
     admitted = admit(waiting, options.sequences_max - len(running), pages_free)
     sequences = [*running, *(sequence for state in admitted for sequence in state.living)]
+    sequences = [sequence for sequence in sequences if sequence.loading is None]
     chunks = [sequence.chunk(1) for sequence in sequences if sequence.is_decoding]
     if len(chunks) == len(sequences):
         return Schedule(admitted, chunks)
@@ -71,6 +73,28 @@ def admit(waiting: abc.Iterable[RequestState], sequences_left: int, pages_left: 
             break
         admitted.append(state)
     return admitted
+
+
+def pages_short(waiting: abc.Iterable[RequestState], sequences_left: int, pages_free: int) -> int:
+    """How many pages the requests lack that there are places for."""
+    needed = 0
+    for state in waiting:
+        sequences_left -= len(state.living)
+        if sequences_left < 0:
+            break
+        needed += state.pages_needed
+    return max(needed - pages_free, 0)
+
+
+def to_strip(idle: abc.Iterable[Session], pages_short: int, used_before: float) -> list[Session]:
+    """Idle sessions that lose their pages: those not used since `used_before`, and of the others, which come least
+    recently used first, as many as have the pages that are short. Their tokens are computed again at their next use."""
+    found = []
+    for session in idle:
+        if session.used_seconds <= used_before or (pages_short > 0 and session.pages.size):
+            found.append(session)
+            pages_short -= session.pages.size
+    return found
 
 
 def share_rows(wanted: abc.Sequence[int], rows: int) -> list[int]:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from magnitude_service.engine.sampling import SamplingParameters as SamplingParameters
 from magnitude_service.errors import MagnitudeError
+from magnitude_service.scheduling.session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,9 @@ class Request:
     """Higher goes first among those that wait, but nobody is overtaken for ever; see scheduling/policy.py."""
     deadline_seconds: float | None = None
     """On the monotonic clock; the request fails with DEADLINE_EXCEEDED when it passes."""
+    session: Session | None = None
+    """What the prompt continues, held for this request until after RequestFinished: then whoever holds it settles it or
+    rolls it back. There is one choice."""
 
 
 class FinishReason(enum.Enum):
@@ -78,8 +82,9 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class PromptProgress:
-    """`done` of `total` prompt tokens are computed, once for all choices; with `logprobs`, those of prompt tokens from
-    `first` on. Prompt token 0 has none: nothing comes before it."""
+    """`done` of `total` prompt tokens are computed, once for all choices, those of the session that it continues
+    included. With `logprobs`, those of the request's prompt tokens from `first` on. Prompt token 0 has none where no
+    session comes before it."""
 
     request_id: str
     done: int
@@ -123,7 +128,8 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class RequestFinished:
-    """The last event of a request: every choice has ended and its pages are free. With `error`, it failed."""
+    """The last event of a request: every choice has ended and its pages are free, or its session's again. With `error`,
+    it failed. `cached_tokens` of its prompt and session were computed before."""
 
     request_id: str
     timings: Timings

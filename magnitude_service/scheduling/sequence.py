@@ -13,8 +13,7 @@ from magnitude_service.engine.batch import PAGE_TOKENS
 from magnitude_service.scheduling.options import ModelLimits
 from magnitude_service.scheduling.request import FinishReason, Request, Timings
 from magnitude_service.scheduling.sampler_rows import SamplerTemplate
-
-NO_PAGES: NDArray[np.int32] = np.empty(0, np.int32)
+from magnitude_service.scheduling.session import NO_PAGES, SavedPages
 
 
 class Chunk(NamedTuple):
@@ -34,25 +33,38 @@ class RequestState:
     """One submitted request and its choices. The engine thread owns it.
 
     The prompt is computed once: the first living choice computes it, into pages that all choices share; the others
-    then compute only what follows the last whole page of it, which they need for themselves.
+    then compute only what follows the last whole page of it, which they need for themselves. What a session has of
+    tokens and pages comes before the request's own.
     """
 
     __slots__ = (
         "admitted_seconds",
         "arrival",
         "arrival_seconds",
+        "cached_tokens",
         "expiry_seconds",
         "first_token_seconds",
+        "history",
+        "prompt",
         "prompt_computed",
         "prompt_seconds",
         "request",
         "sequences",
+        "session",
         "shared_pages",
         "template",
     )
 
     def __init__(self, request: Request, limits: ModelLimits, arrival_seconds: float) -> None:
         self.request = request
+        self.session = request.session
+        self.history = 0 if self.session is None else self.session.settled
+        """Tokens of the session before this request."""
+        self.prompt = request.prompt
+        """All tokens that are there before one is generated."""
+        if self.session is not None:
+            assert request.choices == 1, "a session goes on in one way"
+            self.prompt = np.concatenate([self.session.tokens[: self.history], request.prompt])
         self.arrival = 0
         """How many requests came before; the engine thread sets it."""
         self.arrival_seconds = arrival_seconds
@@ -63,10 +75,11 @@ class RequestState:
         self.first_token_seconds: float | None = None
         self.prompt_computed = 0
         """Prompt tokens that some choice has computed; PromptProgress reports them."""
+        self.cached_tokens = 0
         self.shared_pages = (request.prompt.size - 1) // PAGE_TOKENS if request.choices > 1 else 0
         """Pages that the prompt fills and leaves at least its last token out of: each choice needs that row."""
         self.template = SamplerTemplate(request, limits.vocabulary_size)
-        left = limits.context_tokens - request.prompt.size
+        left = limits.context_tokens - int(self.prompt.size)
         wanted = request.stopping.max_tokens
         generated_max = left if wanted is None else wanted
         reason = FinishReason.CONTEXT_LIMIT if wanted is None else FinishReason.MAX_TOKENS
@@ -83,16 +96,30 @@ class RequestState:
         return self.shared_pages * PAGE_TOKENS
 
     @property
-    def pages_needed(self) -> int:
+    def pages_in_all(self) -> int:
         """Pages that let every living choice run to its end, shared ones counted once."""
         return self.shared_pages + sum(sequence.pages_max - self.shared_pages for sequence in self.living)
+
+    @property
+    def pages_needed(self) -> int:
+        """Those of them that the session does not have already."""
+        kept = 0 if self.session is None else self.session.pages.size
+        return max(self.pages_in_all - kept, 0)
+
+    def resume(self) -> None:
+        """Begins where the session's pages end, as they are now; before admission."""
+        if self.session is None:
+            return
+        [sequence] = self.sequences
+        sequence.computed = self.prompt_computed = self.cached_tokens = self.session.computed
+        sequence.loading = None if self.session.pages.size else self.session.saved_pages
 
     def progress_words(self) -> str:
         """How far the request has come, for messages."""
         if self.admitted_seconds is None:
             return "in the queue"
         if self.prompt_seconds is None:
-            return f"after {self.prompt_computed} of {self.request.prompt.size} prompt tokens"
+            return f"after {self.prompt_computed} of {self.prompt.size} prompt tokens"
         return f"after {sum(sequence.generated for sequence in self.sequences)} generated tokens"
 
     def timings(self, now: float) -> Timings:
@@ -120,11 +147,14 @@ class Sequence:
 
     __slots__ = (
         "choice",
+        "chosen_seconds",
         "computed",
         "ended",
         "generated_max",
         "length",
         "limit_reason",
+        "loaded",
+        "loading",
         "pages",
         "prompt_length",
         "sampler",
@@ -135,16 +165,22 @@ class Sequence:
     def __init__(self, state: RequestState, choice: int, generated_max: int, limit_reason: FinishReason) -> None:
         self.state = state
         self.choice = choice
-        self.prompt_length = int(state.request.prompt.size)
+        self.prompt_length = int(state.prompt.size)
         self.generated_max = generated_max
         self.limit_reason = limit_reason
         """Why the choice ends when `generated_max` tokens are there."""
         self.sampler = state.template.for_choice(state.request.sampling.seed, choice)
         self.length = self.prompt_length
+        self.chosen_seconds: float | None = None
+        """When the last token was chosen."""
         self.computed = 0
         self.ended = False
-        self.tokens = state.request.prompt  # with room for the answer from `begin` on
+        self.tokens = state.prompt  # with room for the answer from `begin` on
         self.pages = NO_PAGES
+        self.loading: SavedPages | None = None
+        """Pages of the session's saved version that are to be loaded before anything is computed."""
+        self.loaded = 0
+        """Tokens of them that are loaded."""
 
     @property
     def pages_max(self) -> int:
@@ -172,7 +208,13 @@ class Sequence:
         assert pages.size == self.pages_max, f"{pages.size} pages for a sequence that needs {self.pages_max}"
         self.pages = pages
         self.tokens = np.empty(self.prompt_length + self.generated_max, np.int32)
-        self.tokens[: self.prompt_length] = self.state.request.prompt
+        self.tokens[: self.prompt_length] = self.state.prompt
+
+    def end_loading(self) -> None:
+        """All saved pages are there: what they hold need not be computed."""
+        assert self.loaded < self.prompt_length, "a session keeps its last token for the next request to begin with"
+        self.computed = self.state.prompt_computed = self.state.cached_tokens = self.loaded
+        self.loading = None
 
     def chunk(self, rows: int) -> Chunk:
         """The next `rows` tokens, and what is wanted of them."""
@@ -180,7 +222,8 @@ class Sequence:
         assert self.computed < end <= self.length, f"a chunk of {rows} at {self.computed} of {self.length}"
         scored = range(0)
         if self.state.request.prompt_logprobs and not self.is_decoding:
-            scored = range(max(self.computed, self.state.prompt_computed), min(end, self.prompt_length - 1))
+            first = max(self.computed, self.state.prompt_computed, self.state.history - 1)
+            scored = range(first, max(first, min(end, self.prompt_length - 1)))
         return Chunk(self, rows, scored, end == self.length and self.generated_max > 0)
 
     def accept(self, token: int) -> FinishReason | None:

@@ -44,7 +44,7 @@ def started(generation: Generation, model: ServedModel) -> inference_pb2.StreamI
         model_id=model_id(model),
         content_sha256=model.content_sha256,
         seed_used=prepared.request.sampling.seed,
-        usage=inference_pb2.Usage(prompt_tokens=prepared.request.prompt.size),
+        usage=inference_pb2.Usage(prompt_tokens=prompt_count(generation)),
         prompt_token_ids=prompt_token_ids(generation),
         metadata=prepared.metadata,
     )
@@ -57,7 +57,7 @@ def progress(generation: Generation, event: PromptProgress | None) -> inference_
     if event is None or not (returns.prompt_progress or (returns.prompt_logprobs is not None and event.logprobs)):
         return None
     logprobs = prompt_logprobs(generation, event)
-    first_index = logprobs_begin(event) if logprobs else 0
+    first_index = logprobs_begin(generation, event) if logprobs else 0
     return inference_pb2.StreamInferResponse(
         prompt_progress=inference_pb2.PromptProgress(
             done_tokens=event.done, total_tokens=event.total, first_index=first_index, logprobs=logprobs
@@ -116,7 +116,7 @@ def choice_end(index: int, end: ChoiceEnd | None) -> inference_pb2.ChoiceEnd:
 def usage(generation: Generation) -> inference_pb2.Usage:
     """What the request cost."""
     return inference_pb2.Usage(
-        prompt_tokens=generation.prepared.request.prompt.size,
+        prompt_tokens=prompt_count(generation),
         cached_tokens=generation.finished.cached_tokens if generation.finished else 0,
         completion_tokens=sum(answer.tokens_kept for answer in generation.answers),
     )
@@ -151,9 +151,15 @@ def token_logprobs(generation: Generation, piece: Piece) -> list[inference_pb2.T
     return [logprobs_entry(generation.spell, token, found, top) for token, found in pairs]
 
 
-def logprobs_begin(event: PromptProgress) -> int:
-    """Index in the prompt of the first entry: token 0, which has no log-probability, goes with token 1."""
-    return 0 if event.first == 1 else event.first
+def prompt_count(generation: Generation) -> int:
+    """Tokens of the prompt and of the session that it continues."""
+    return generation.session_tokens + int(generation.prepared.request.prompt.size)
+
+
+def logprobs_begin(generation: Generation, event: PromptProgress) -> int:
+    """Index in the prompt of the first entry: token 0, which without a session has no log-probability, goes with
+    token 1."""
+    return 0 if event.first == 1 and not generation.session_tokens else event.first
 
 
 def prompt_logprobs(generation: Generation, event: PromptProgress | None) -> list[inference_pb2.TokenLogprobs]:
@@ -162,9 +168,9 @@ def prompt_logprobs(generation: Generation, event: PromptProgress | None) -> lis
     if top is None or event is None or not event.logprobs:
         return []
     tokens = generation.prepared.request.prompt.tolist()
-    found: list[TokenLogprobs | None] = [None] * (event.first - logprobs_begin(event))
+    found: list[TokenLogprobs | None] = [None] * (event.first - logprobs_begin(generation, event))
     found += event.logprobs
-    covered = tokens[logprobs_begin(event) :]
+    covered = tokens[logprobs_begin(generation, event) :]
     return [
         logprobs_entry(generation.spell, token, entry, top)
         for token, entry in zip(covered, found, strict=False)  # the event covers a run of the prompt

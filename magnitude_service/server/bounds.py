@@ -45,6 +45,12 @@ def count(field: str, found: int, allowed: int) -> None:
         refuse(field, f"{found} entries long", f"at most {allowed} entries long")
 
 
+def size(field: str, found: int, allowed: int) -> None:
+    """Raises if so many bytes are more than allowed."""
+    if found > allowed:
+        refuse(field, f"{found} bytes long", f"at most {allowed} bytes long")
+
+
 def length(field: str, text: str, least: int, most: int) -> str:
     """The text, if it has least…most bytes of UTF-8."""
     found = len(text.encode())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from magnitude_service.errors import InvalidRequestError
@@ -12,6 +14,7 @@ from magnitude_service.text.conversation import RESERVED_NAMES
 
 if TYPE_CHECKING:
     from magnitude.v1 import common_pb2
+    from magnitude_service.scheduling.session import Session
     from magnitude_service.server.served_models import ChatTemplate
 
 ROLES = {1: "system", 2: "user", 3: "assistant", 4: "tool", 5: "developer"}
@@ -29,17 +32,52 @@ class Chat:
     arguments: Mapping[str, object]
     add_generation_prompt: bool
 
-    def render(self, template: ChatTemplate) -> list[tuple[str, bool]]:
-        """The rendered text as (text, is trusted). Blocks while the template runs. Raises InvalidRequestError, in the
-        template's own words where it refuses the conversation."""
+    def render(self, template: ChatTemplate, session: Session | None = None) -> list[tuple[str, bool]]:
+        """The rendered text as (text, is trusted); in a session that has tokens, what follows an answer of the model.
+        Blocks while the template runs. Raises InvalidRequestError, in the template's own words where it refuses the
+        conversation."""
+        if session is None:
+            return self._render(template, self.messages)
+        now = datetime.fromtimestamp(session.begin_seconds)
+        if not session.settled:
+            return self._render(template, self.messages, now)
+        mark = f"earlier{secrets.token_hex(16)}"
+        earlier: list[dict[str, object]] = [
+            {"role": "user", "content": "earlier"},
+            {"role": "assistant", "content": mark},
+        ]
+        return behind(self._render(template, [*earlier, *self.messages], now), mark, self.path)
+
+    def _render(
+        self, template: ChatTemplate, messages: list[dict[str, object]], now: datetime | None = None
+    ) -> list[tuple[str, bool]]:
         try:
             segments = template.render(
-                self.messages, add_generation_prompt=self.add_generation_prompt, arguments=self.arguments or None
+                messages,
+                add_generation_prompt=self.add_generation_prompt,
+                arguments=self.arguments or None,
+                now=now,
             )
         except InvalidRequestError as error:
             field = f"{self.path}.{error.field or 'messages'}"
             raise InvalidRequestError(error.message, remedy=error.remedy, field=field, reason=error.reason) from error
         return [(segment.text, segment.trusted) for segment in segments]
+
+
+def behind(segments: list[tuple[str, bool]], mark: str, path: str) -> list[tuple[str, bool]]:
+    """What stands behind `mark`. Raises InvalidRequestError where it does not stand there once: the template drops or
+    changes earlier answers, so that nothing can be put behind one."""
+    if sum(text.count(mark) for text, _ in segments) != 1:
+        raise InvalidRequestError(
+            "The model's chat template does not write earlier answers down as they are, so that a session cannot go on "
+            "with a chat.",
+            remedy="Send the whole conversation without a session, or go on with text or token ids.",
+            field=path,
+        )
+    at = next(index for index, (text, _) in enumerate(segments) if mark in text)
+    text, is_trusted = segments[at]
+    rest = text.partition(mark)[2]
+    return [*([(rest, is_trusted)] if rest else []), *segments[at + 1 :]]
 
 
 def chat(message: common_pb2.ChatInput, path: str, has_template: bool) -> Chat:

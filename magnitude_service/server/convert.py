@@ -16,13 +16,15 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from numpy.typing import NDArray
 
-from magnitude.v1 import inference_pb2
+from magnitude.v1 import inference_pb2, snapshot_pb2
 from magnitude_service.errors import ContextLengthError
 from magnitude_service.scheduling.request import Request, SamplingParameters, StoppingParameters
+from magnitude_service.scheduling.session import NO_TOKENS, Session, TextState
 from magnitude_service.server import bounds, limits
 from magnitude_service.server.chat import chat
 from magnitude_service.server.generation import Prepared, Returns
 from magnitude_service.server.served_models import ModelDescription, Runtime, Tokenizer
+from magnitude_service.server.state_store import SaveOptions
 
 REQUEST_ID = re.compile(f"[A-Za-z0-9_.:/-]{{1,{limits.REQUEST_ID_BYTES_MAX}}}")
 SHA256 = re.compile("[0-9A-Fa-f]{64}")
@@ -67,10 +69,12 @@ def prepare(
     deadline_seconds: float | None,
     streams: bool,
     prefix: str = "",
+    session: Session | None = None,
 ) -> Prepared:
     """A checked request. Blocks while its template renders and its text is tokenized.
 
-    `deadline_seconds` is on the monotonic clock; `prefix` stands before every path. Raises InvalidRequestError,
+    `deadline_seconds` is on the monotonic clock; `prefix` stands before every path; `session`, where one is named, is
+    held. Raises InvalidRequestError,
     ContextLengthError and UnimplementedError, each with the path of its field.
     """
     vocabulary_size = description.vocabulary_size
@@ -84,14 +88,15 @@ def prepare(
         limits.METADATA_VALUE_BYTES_MAX,
     )
     returns = return_options(message.return_options, f"{prefix}return_options.", streams)
-    sampling = sampling_parameters(message.sampling, vocabulary_size, f"{prefix}sampling.")
+    sampling = sampling_parameters(message.sampling, vocabulary_size, f"{prefix}sampling.", session)
     stopping = stopping_parameters(message.stopping, description, runtime.tokenizer, f"{prefix}stopping.")
     choices = message.sampling.n if message.sampling.HasField("n") else 1
-    bounds.number(f"{prefix}sampling.n", choices, 1, limits.CHOICES_MAX)
+    bounds.number(f"{prefix}sampling.n", choices, 1, 1 if session is not None else limits.CHOICES_MAX)
     priority = bounds.number(f"{prefix}priority", message.priority, -limits.PRIORITY_MAX, limits.PRIORITY_MAX)
     request_id = name_request(message.request_id, f"{prefix}request_id")
-    prompt, text = prompt_tokens(message, description, runtime, prefix)
-    check_context(prompt.size, stopping.max_tokens, description.context_tokens, prefix)
+    history = 0 if session is None else session.settled
+    prompt, text = prompt_tokens(message, description, runtime, prefix, session)
+    check_context(history + prompt.size, stopping.max_tokens, description.context_tokens, prefix)
     request = Request(
         request_id,
         prompt,
@@ -102,6 +107,7 @@ def prepare(
         prompt_logprobs=returns.prompt_logprobs is not None,
         priority=int(priority),
         deadline_seconds=deadline_seconds,
+        session=session,
     )
     return Prepared(
         request,
@@ -110,6 +116,7 @@ def prepare(
         returns=returns,
         echo=text() if message.return_options.echo else "",
         metadata=metadata,
+        text=session.text if session is not None and prompt.size == 0 else TextState(),
     )
 
 
@@ -147,10 +154,8 @@ def refuse_unimplemented(message: inference_pb2.InferRequest, prefix: str) -> No
         ("truncation", message.truncation.strategy > inference_pb2.TRUNCATION_STRATEGY_NONE, "prompts are not cut yet"),
         ("structured_output", message.HasField("structured_output"), "the form of answers cannot be set yet"),
         ("adapters", len(message.adapters) > 0, "adapters are not loaded yet"),
-        ("session_id", message.session_id != "", "sessions are not kept yet"),
         ("cache_salt", message.cache_salt != "", "pages are not shared between requests yet"),
         ("prefix_reuse", message.prefix_reuse not in EXACT_REUSE, "pages are not shared between requests yet"),
-        ("snapshot_afterwards", message.HasField("snapshot_afterwards"), "sessions are not saved yet"),
     )
     for field, is_asked, why in asked:
         if is_asked:
@@ -159,6 +164,46 @@ def refuse_unimplemented(message: inference_pb2.InferRequest, prefix: str) -> No
         message.truncation.HasField("prompt_tokens_max") or message.truncation.HasField("keep_tokens")
     ):
         bounds.unimplemented(f"{prefix}truncation", "prompts are not cut yet")
+
+
+def session_name(message: inference_pb2.InferRequest, prefix: str) -> str:
+    """The session's id; "" where none is named."""
+    name = message.session_id and checked_session_id(message.session_id, f"{prefix}session_id")
+    if not name and message.HasField("snapshot_afterwards"):
+        bounds.refuse(f"{prefix}snapshot_afterwards", "set", "absent without session_id", "Name a session.")
+    return name
+
+
+def checked_session_id(name: str, path: str) -> str:
+    """The id of a session, if it is one."""
+    if not REQUEST_ID.fullmatch(name):
+        most = limits.REQUEST_ID_BYTES_MAX
+        bounds.refuse(path, repr(name), f"1 … {most} letters, digits and -_.:/", "Name a session.")
+    return name
+
+
+def save_options(message: inference_pb2.SnapshotAfterwards | snapshot_pb2.SaveRequest, prefix: str = "") -> SaveOptions:
+    """What a save is told beside the session."""
+    bounds.size(f"{prefix}agent_state", len(message.agent_state), limits.AGENT_STATE_INLINE_BYTES_MAX)
+    bounds.length(f"{prefix}step_name", message.step_name, 0, limits.STEP_NAME_BYTES_MAX)
+    labels = bounds.labels(
+        f"{prefix}labels",
+        message.labels,
+        limits.LABELS_MAX,
+        limits.LABEL_KEY_BYTES_MAX,
+        limits.LABEL_VALUE_BYTES_MAX,
+    )
+    expected = message.expected_version if isinstance(message, snapshot_pb2.SaveRequest) else 0
+    is_expected = isinstance(message, snapshot_pb2.SaveRequest) and message.HasField("expected_version")
+    return SaveOptions(
+        agent_state=message.agent_state if message.HasField("agent_state") else None,
+        keeps_pages=message.cache_retention != snapshot_pb2.CACHE_RETENTION_NONE,
+        pages_type="q8_0" if message.cache_retention == snapshot_pb2.CACHE_RETENTION_PAGES_Q8_0 else "",
+        labels=labels,
+        step_number=message.step_number if message.HasField("step_number") else None,
+        step_name=message.step_name,
+        expected_version=expected if is_expected else None,
+    )
 
 
 def name_request(name: str, path: str) -> str:
@@ -195,9 +240,10 @@ def return_options(message: inference_pb2.ReturnOptions, path: str, streams: boo
 
 
 def sampling_parameters(
-    message: inference_pb2.SamplingParameters, vocabulary_size: int, path: str
+    message: inference_pb2.SamplingParameters, vocabulary_size: int, path: str, session: Session | None = None
 ) -> SamplingParameters:
-    """How a token is chosen. Without a seed one is drawn."""
+    """How a token is chosen. Without a seed the session's goes on, or one is drawn."""
+    kept = None if session is None else session.seed
     numbers = {}
     for bound in SAMPLING:
         given = getattr(message, bound.name) if message.HasField(bound.name) else bound.default
@@ -211,7 +257,7 @@ def sampling_parameters(
     )
     return SamplingParameters(
         **numbers,  # type: ignore[arg-type]
-        seed=message.seed if message.HasField("seed") else secrets.randbits(64),
+        seed=message.seed if message.HasField("seed") else secrets.randbits(64) if kept is None else kept,
         logit_bias=dict(message.logit_bias),
         allowed_token_ids=frozenset(allowed.tolist()) if allowed.size else None,
     )
@@ -251,7 +297,11 @@ def token_ids(ids: Sequence[int], count_max: int, vocabulary_size: int, path: st
 
 
 def prompt_tokens(
-    message: inference_pb2.InferRequest, description: ModelDescription, runtime: Runtime, prefix: str
+    message: inference_pb2.InferRequest,
+    description: ModelDescription,
+    runtime: Runtime,
+    prefix: str,
+    session: Session | None = None,
 ) -> tuple[NDArray[np.int32], Callable[[], str]]:
     """The prompt's tokens, and how to get its text."""
     tokenizer = runtime.tokenizer
@@ -263,8 +313,10 @@ def prompt_tokens(
         ids = token_ids(message.token_ids.ids, description.context_tokens, description.vocabulary_size, path)
         return nonempty(ids, path), lambda: tokenizer.decode(ids, render_special=True).decode("utf-8", "replace")
     if kind is None:
+        if session is not None and session.settled:
+            return NO_TOKENS, lambda: ""
         bounds.refuse(f"{prefix}input", "absent", "text, token_ids or chat", "Set one of text, token_ids and chat.")
-    ids, text = tokenize(message, runtime, prefix, description.context_tokens)
+    ids, text = tokenize(message, runtime, prefix, description.context_tokens, session)
     return nonempty(ids, prefix + kind), lambda: text
 
 
@@ -273,6 +325,7 @@ def tokenize(
     runtime: Runtime,
     prefix: str = "",
     context_tokens: int | None = None,
+    session: Session | None = None,
 ) -> tuple[NDArray[np.int32], str]:
     """Tokens of `text` or `chat`, and the text that they came from. Raises ContextLengthError for a text whose length
     alone says that it does not fit into `context_tokens`."""
@@ -283,11 +336,14 @@ def tokenize(
                 bounds.refuse(f"{prefix}tokenization.{name}", "set", "absent with chat: the template decides")
         conversation = chat(message.chat, f"{prefix}chat", runtime.template is not None)
         assert runtime.template is not None
-        segments = conversation.render(runtime.template)
+        segments = conversation.render(runtime.template, session)
         check_bytes(sum(len(text.encode()) for text, _ in segments), runtime.tokenizer, context_tokens, f"{prefix}chat")
-        ids = runtime.tokenizer.encode_segments(segments, add_special=True)
+        ids = runtime.tokenizer.encode_segments(segments, add_special=session is None or not session.settled)
         return ids, "".join(text for text, _ in segments)
-    add_special = options.add_special if options.HasField("add_special") else True
+    goes_on = session is not None and session.settled > 0
+    if goes_on and options.add_special:
+        bounds.refuse(f"{prefix}tokenization.add_special", "true", "false in a session that has tokens")
+    add_special = options.add_special if options.HasField("add_special") else not goes_on
     check_bytes(len(message.text.encode()), runtime.tokenizer, context_tokens, f"{prefix}text")
     ids = runtime.tokenizer.encode(message.text, parse_special=options.parse_special, add_special=add_special)
     return ids, message.text
@@ -318,7 +374,7 @@ def detokenize_response(
     ids = token_ids(message.token_ids, limits.DETOKENIZED_IDS_MAX, description.vocabulary_size, "token_ids")
     content = runtime.tokenizer.decode(ids, render_special=not message.skip_special)
     text = content.decode("utf-8", "replace")
-    return inference_pb2.DetokenizeResponse(model=model, model_id=description.model_id, text=text, text_bytes=content)
+    return inference_pb2.DetokenizeResponse(model=model, model_id=description.model_id, text=text, content=content)
 
 
 def nonempty(ids: NDArray[np.int32], path: str) -> NDArray[np.int32]:

@@ -9,10 +9,17 @@ completed the stop, and nothing after it is shown or counted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from magnitude_service.errors import CancelledError, ExhaustedError, InvalidRequestError, MagnitudeError
+from magnitude_service.errors import (
+    CancelledError,
+    ExhaustedError,
+    IntegrityError,
+    InvalidRequestError,
+    MagnitudeError,
+)
 from magnitude_service.scheduling.request import (
     ChoiceFinished,
     Event,
@@ -23,9 +30,13 @@ from magnitude_service.scheduling.request import (
     TokenChosen,
     TokenLogprobs,
 )
+from magnitude_service.scheduling.session import NO_TEXT, Session, TextState
 from magnitude_service.server.served_models import Runtime, Tokenizer
 from magnitude_service.text.decoding import IncrementalDecoder
 from magnitude_service.text.stops import StopMatcher
+
+if TYPE_CHECKING:
+    from magnitude.v1 import snapshot_pb2
 
 SLOW_READER = "SLOW_READER"
 """The reason of a stream that failed because nobody read it."""
@@ -58,6 +69,8 @@ class Prepared:
     echo: str = ""
     """Text that each choice begins with."""
     metadata: dict[str, str] = field(default_factory=dict)
+    text: TextState = NO_TEXT
+    """Where the text of the answer that goes on stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +91,26 @@ class Piece:
     logprobs: Sequence[TokenLogprobs]
 
 
+LIMITS = frozenset({FinishReason.MAX_TOKENS, FinishReason.TIME_LIMIT, FinishReason.CANCELLED})
+"""Reasons after which an answer could go on."""
+
+
 class Answer:
-    """One choice as it grows. The text of all its pieces is the answer."""
+    """One choice as it grows. The text of all its pieces is the answer.
+
+    In a session, an answer that a limit ends keeps what it holds back, in `rest`: the next one may go on with it.
+    """
 
     def __init__(self, prepared: Prepared, tokenizer: Tokenizer) -> None:
         self.end: ChoiceEnd | None = None
         self.tokens_kept = 0
         self._tokenizer = tokenizer
         self._include_stop = prepared.include_stop
-        self._decoder = IncrementalDecoder()
-        self._stops = StopMatcher(prepared.stop_strings, include_stop=prepared.include_stop)
+        self.rest = TextState()
+        self._is_in_session = prepared.request.session is not None
+        self._decoder = IncrementalDecoder(prepared.text.pending)
         self._text = [prepared.echo] if prepared.echo else []
+        self._stops = self._matcher(prepared, prepared.text.held)
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprobs] = []
 
@@ -102,6 +124,10 @@ class Answer:
 
     def finish(self, reason: FinishReason, token: int | None) -> str:
         """Ends the answer from below, and returns what was held back. A stop string in that wins."""
+        if self._is_in_session and reason in LIMITS:
+            self.rest = TextState(self._decoder.pending, self._stops.held)
+            self.end = ChoiceEnd(reason, stop_token_id=token)
+            return ""
         rest = ""
         if token is not None and reason is FinishReason.STOP_TOKEN and self._include_stop:
             rest = self._decoder.push(self._tokenizer.token_bytes(token, render_special=True))
@@ -112,6 +138,14 @@ class Answer:
             self.end = ChoiceEnd(reason, stop_token_id=token)
             text += held
         return text
+
+    def _matcher(self, prepared: Prepared, held: str) -> StopMatcher:
+        """Watches for the stop strings; what was held back for others, which it cannot be part of, is shown."""
+        try:
+            return StopMatcher(prepared.stop_strings, include_stop=prepared.include_stop, held=held)
+        except IntegrityError:
+            self._text.append(held)
+            return StopMatcher(prepared.stop_strings, include_stop=prepared.include_stop)
 
     def _match(self, text: str) -> str:
         result = self._stops.push(text)
@@ -131,8 +165,20 @@ class Answer:
 class Generation:
     """One request in flight. A text worker may make it; from its start on only the event loop touches it."""
 
-    def __init__(self, prepared: Prepared, runtime: Runtime, buffer_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        prepared: Prepared,
+        runtime: Runtime,
+        buffer_bytes: int | None = None,
+        save: Callable[[Session], asyncio.Task[snapshot_pb2.Snapshot]] | None = None,
+    ) -> None:
+        """`save` is called with the session when the request has ended well, to save it and let it go."""
         self.prepared = prepared
+        self.saving: asyncio.Task[snapshot_pb2.Snapshot] | None = None
+        """The save of the session afterwards, once it has begun."""
+        self._save = save
+        session = prepared.request.session
+        self.session_tokens = 0 if session is None else session.settled
         self.spell = runtime.spell
         self.answers = [Answer(prepared, runtime.tokenizer) for _ in range(prepared.request.choices)]
         self.finished: RequestFinished | None = None
@@ -231,7 +277,25 @@ class Generation:
                 if answer.end is None:
                     answer.finish(FinishReason.CANCELLED, None)
         self.failure = self.failure or error
+        session = self.prepared.request.session
+        if session is not None:
+            self._settle(session)
         self.ended.set()
+
+    def _settle(self, session: Session) -> None:
+        """The engine has let go of the session: what was answered belongs to it, or nothing of a request that failed,
+        or was cancelled before it ran."""
+        request, [answer] = self.prepared.request, self.answers
+        prompt_tokens = int(request.prompt.size)
+        if self.failure is not None or session.tokens.size < session.settled + prompt_tokens + answer.tokens_kept:
+            session.roll_back()
+        else:
+            session.settle(prompt_tokens, answer.tokens_kept, answer.rest)
+            session.seed, session.window_tokens = request.sampling.seed, request.sampling.penalty_window
+        if self.failure is None and self._save is not None:
+            self.saving = self._save(session)
+        else:
+            self._engine.sessions.release(session)
 
 
 class Generations:

@@ -8,13 +8,15 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from magnitude.v1 import inference_pb2, inference_pb2_grpc
+from magnitude.v1 import inference_pb2, inference_pb2_grpc, snapshot_pb2
 from magnitude_service import metrics
 from magnitude_service.scheduling.request import PromptProgress
+from magnitude_service.scheduling.session import Session
 from magnitude_service.server import answers, bounds, convert, limits
 from magnitude_service.server.generation import SLOW_READER, Generation, Generations, Piece
 from magnitude_service.server.request_log import note
 from magnitude_service.server.served_models import ModelDescription, Runtime, ServedModel, ServedModels
+from magnitude_service.server.sessions import Sessions
 from magnitude_service.server.text_workers import TextWorkers
 
 STREAM_PREFIX = "request."
@@ -31,12 +33,14 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         workers: TextWorkers,
         metrics_: metrics.Metrics,
         stream_buffer_bytes: int,
+        sessions: Sessions,
     ) -> None:
         self._models = models
         self._generations = generations
         self._workers = workers
         self._metrics = metrics_
         self._stream_buffer_bytes = stream_buffer_bytes
+        self._sessions = sessions
 
     async def Infer(self, request: inference_pb2.InferRequest, context: Any) -> inference_pb2.InferResponse:
         """Answers with everything at once."""
@@ -46,7 +50,10 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         finally:
             generation.abandon_unless_ended()
         self._end(model, generation)
-        return await self._workers.run(answers.infer_response, generation, model)
+        response = await self._workers.run(answers.infer_response, generation, model)
+        if generation.saving is not None:
+            response.snapshot.CopyFrom(await asyncio.shield(generation.saving))
+        return response
 
     async def StreamInfer(
         self, request: inference_pb2.StreamInferRequest, context: Any
@@ -61,7 +68,10 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             async for event in self._events(model, generation, interval_ms / 1_000):
                 yield event
             self._end(model, generation)
-            yield answers.finished(generation)
+            finished = answers.finished(generation)
+            if generation.saving is not None:
+                finished.finished.snapshot.CopyFrom(await asyncio.shield(generation.saving))
+            yield finished
         finally:
             generation.abandon_unless_ended()
 
@@ -107,18 +117,39 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             convert.expected_hash(request.expected_model_id, f"{prefix}expected_model_id"),
             convert.expected_hash(request.expected_content_sha256, f"{prefix}expected_content_sha256"),
         )
-        generation = await self._workers.run(
-            self._generation, request, description, runtime, deadline_seconds=deadline_seconds, streams=streams
-        )
-        note(request_id=generation.request_id, prompt_tokens=generation.prepared.request.prompt.size)
-        self._generations.start(generation)
+        session_id = convert.session_name(request, prefix)
+        note(session_id=session_id)
+        session = None
+        if request.HasField("snapshot_afterwards"):
+            await self._sessions.prepare_to_save(model)
+        if session_id:
+            session = await self._sessions.hold(model, session_id, f"request {request.request_id or 'without a name'}")
+        try:
+            generation = await self._workers.run(
+                self._generation,
+                request,
+                model,
+                description,
+                runtime,
+                session,
+                deadline_seconds=deadline_seconds,
+                streams=streams,
+            )
+            note(request_id=generation.request_id, prompt_tokens=generation.prepared.request.prompt.size)
+            self._generations.start(generation)
+        except BaseException:
+            if session is not None:
+                self._sessions.release(runtime, session)
+            raise
         return model, generation
 
     def _generation(
         self,
         request: inference_pb2.InferRequest,
+        model: ServedModel,
         description: ModelDescription,
         runtime: Runtime,
+        session: Session | None,
         *,
         deadline_seconds: float | None,
         streams: bool,
@@ -126,10 +157,23 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         """The checked request, ready to start. Runs on a text worker."""
         prefix = STREAM_PREFIX if streams else ""
         prepared = convert.prepare(
-            request, description, runtime, deadline_seconds=deadline_seconds, streams=streams, prefix=prefix
+            request,
+            description,
+            runtime,
+            deadline_seconds=deadline_seconds,
+            streams=streams,
+            prefix=prefix,
+            session=session,
         )
         buffer_bytes = self._stream_buffer_bytes if streams else None
-        return Generation(prepared, runtime, buffer_bytes)
+        save = None
+        if request.HasField("snapshot_afterwards"):
+            options = convert.save_options(request.snapshot_afterwards, f"{prefix}snapshot_afterwards.")
+
+            def save(session: Session) -> asyncio.Task[snapshot_pb2.Snapshot]:
+                return self._sessions.start(self._sessions.save_and_release(model, session, options))
+
+        return Generation(prepared, runtime, buffer_bytes, save)
 
     async def _events(
         self, model: ServedModel, generation: Generation, interval_seconds: float
@@ -169,10 +213,14 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         self._metrics.observe(metrics.PROMPT_LENGTH, prompt_tokens, model.name)
         self._metrics.add(metrics.COMPLETION_TOKENS, tokens, model.name)
         if generation.finished is not None:
+            self._metrics.add(metrics.CACHED_TOKENS, generation.finished.cached_tokens, model.name)
             seconds = generation.finished.timings
             self._metrics.observe(metrics.QUEUE_SECONDS, seconds.queue, model.name)
             self._metrics.observe(metrics.PREFILL_SECONDS, seconds.prefill, model.name)
-            self._metrics.observe(metrics.FIRST_TOKEN_SECONDS, seconds.first_token, model.name)
+            self._metrics.observe(metrics.END_TO_END_SECONDS, seconds.total, model.name)
+            if seconds.first_token:  # 0: no token was asked for
+                self._metrics.observe(metrics.FIRST_TOKEN_SECONDS, seconds.first_token, model.name)
+                self._metrics.observe(metrics.DECODE_SECONDS, seconds.decode, model.name)
 
 
 def stream_events(

@@ -18,6 +18,7 @@ from magnitude_service import metrics
 from magnitude_service.errors import MagnitudeError
 from magnitude_service.server.request_log import CALL, CallRecord
 from magnitude_service.server.status import abort, internal_error
+from magnitude_service.server.tokens import Tokens
 from magnitude_service.server.wire import Refused, deserializer
 
 OURS = "/magnitude.v1."
@@ -30,23 +31,40 @@ Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
-    """Wraps the handlers of our services; those of health and reflection pass as they are."""
+    """Wraps the handlers of our services; those of health and reflection pass as they are. `tokens`, where there are
+    any, are asked about every call, before a byte of its message is read."""
 
-    def __init__(self, metrics_: metrics.Metrics, message_bytes_max: int) -> None:
+    def __init__(self, metrics_: metrics.Metrics, message_bytes_max: int, tokens: Tokens | None = None) -> None:
         self._metrics = metrics_
         self._message_bytes_max = message_bytes_max
+        self._tokens = tokens
         self._wrapped: dict[str, Handler] = {}
 
     async def intercept_service(self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails) -> Any:
         """The handler that grpc calls."""
         path = str(handler_call_details.method)
-        if path in self._wrapped:
-            return self._wrapped[path]
-        handler = await continuation(handler_call_details)
-        if handler is None or not path.startswith(OURS):
-            return handler
-        self._wrapped[path] = self._wrap(handler, path)  # only paths that exist: clients cannot fill the table
-        return self._wrapped[path]
+        handler = self._wrapped.get(path) or await continuation(handler_call_details)
+        if handler is None:
+            return None
+        if self._tokens is not None:
+            try:
+                self._tokens.check(path, handler_call_details.invocation_metadata)
+            except MagnitudeError as error:
+                return self._refusal(error, path)
+        if path.startswith(OURS) and path not in self._wrapped:
+            handler = self._wrapped[path] = self._wrap(handler, path)  # only paths that exist: clients cannot fill it
+        return handler
+
+    def _refusal(self, error: MagnitudeError, path: str) -> Handler:
+        """Ends a call of any shape. It is counted under its name where it is one of ours, and else as reflection."""
+
+        async def answer() -> None:
+            raise error
+
+        async def refuse(_: object, context: Context) -> None:
+            await self._guard(answer(), context, path.removeprefix(OURS) if path.startswith(OURS) else "Reflection")
+
+        return grpc.stream_stream_rpc_method_handler(refuse)
 
     def _wrap(self, handler: Any, path: str) -> Handler:
         method = path.removeprefix(OURS)
@@ -74,7 +92,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 # ends the servicer's generator in both cases, so that its request is aborted at once.
                 async with aclosing(serve(checked(request), context)) as events:  # type: ignore[type-var]
                     async for event in events:
-                        await context.write(event)
+                        try:
+                            await context.write(event)
+                        except grpc.aio.InternalError as error:  # the connection broke before we were cancelled
+                            raise asyncio.CancelledError from error
 
             await self._guard(answer(), context, method)
 
@@ -95,17 +116,19 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             await abort(context, error)
         except Exception as error:
             failure = internal_error(error)
-            self._end(record, method, failure.code, failure.details["error_id"])
+            self._end(record, method, failure.code, failure.reason, failure.details["error_id"])
             await abort(context, failure)
         self._end(record, method, "OK")
         return result
 
-    def _end(self, record: CallRecord, method: str, code: str, reason: str = "") -> None:
+    def _end(self, record: CallRecord, method: str, code: str, reason: str = "", error_id: str = "") -> None:
         """Counts and logs a call, before its caller can know that it is over."""
         self._metrics.add(metrics.CALLS_RUNNING, -1, method)
         self._metrics.add(metrics.CALLS, 1, method, code)
+        if code != "OK":
+            self._metrics.add(metrics.ERRORS, 1, method, reason or code)
         self._metrics.observe(metrics.CALL_SECONDS, time.monotonic() - record.begin_seconds, method)
-        record.write(code, reason, logging.DEBUG if method in QUIET else logging.INFO)
+        record.write(code, error_id or reason, logging.DEBUG if method in QUIET else logging.INFO)
 
 
 def checked(request: object) -> object:

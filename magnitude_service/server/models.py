@@ -74,6 +74,8 @@ def describe(message: model_pb2.Model, description: ModelDescription, model: Ser
     message.limits.waiting_requests = description.waiting_requests_max
     if model.runtime is None:
         return
+    if model.runtime.states is not None:
+        message.capabilities.append(model_pb2.CAPABILITY_SESSIONS)
     if model.runtime.template is not None:
         message.capabilities.append(model_pb2.CAPABILITY_CHAT)
     tokenizer = model.runtime.tokenizer

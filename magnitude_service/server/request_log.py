@@ -1,4 +1,7 @@
-"""One line per call, as text or as JSON. Lines carry ids, counts and times, and never what anybody wrote."""
+"""One line per call, as text or as JSON. Lines carry ids, counts and times, and never what anybody wrote.
+
+An exception is shown as its type and the lines of code it passed through: its message may quote a prompt or a secret.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,24 @@ import contextvars
 import json
 import logging
 import time
+import traceback
 from dataclasses import dataclass, field
+from types import TracebackType
 
 logger = logging.getLogger("magnitude.server")
+
+VALUE_CHARACTERS_MAX = 256
+CAUSES_MAX = 8
+
+ExceptionInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+"""What `logging` keeps of an exception."""
+
+
+OPTIONAL = (
+    *("request_id", "model", "session_id", "version"),
+    *("prompt_tokens", "completion_tokens", "finish_reasons"),
+)
+"""What a line tells where it is known."""
 
 
 @dataclass(slots=True)
@@ -19,6 +37,8 @@ class CallRecord:
     begin_seconds: float = field(default_factory=time.monotonic)
     request_id: str = ""
     model: str = ""
+    session_id: str = ""
+    version: int | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     finish_reasons: str = ""
@@ -29,8 +49,7 @@ class CallRecord:
             return
         fields: dict[str, object] = {"method": self.method, "code": code}
         fields["ms"] = round((time.monotonic() - self.begin_seconds) * 1_000, 1)
-        optional = ("request_id", "model", "prompt_tokens", "completion_tokens", "finish_reasons")
-        fields |= {name: getattr(self, name) for name in optional if getattr(self, name) not in ("", None)}
+        fields |= {name: shortened(getattr(self, name)) for name in OPTIONAL if getattr(self, name) not in ("", None)}
         if reason:
             fields["reason"] = reason
         logger.log(level, "call", extra={"fields": fields})
@@ -53,9 +72,9 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields = getattr(record, "fields", {})
-        parts = [f"{name}={value}" for name, value in fields.items()]
+        parts = [f"{name}={shown(value)}" for name, value in fields.items()]
         line = " ".join([timestamp(record), record.levelname, record.name, record.getMessage(), *parts])
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        return f"{line}\n{trace(record.exc_info)}" if record.exc_info else line
 
 
 class JsonFormatter(logging.Formatter):
@@ -70,8 +89,30 @@ class JsonFormatter(logging.Formatter):
             **getattr(record, "fields", {}),
         }
         if record.exc_info:
-            entry["exception"] = self.formatException(record.exc_info)
+            entry["exception"] = trace(record.exc_info)
         return json.dumps(entry, ensure_ascii=False, default=str)
+
+
+def shortened(value: object) -> object:
+    """A text's beginning, before anybody has checked how long a caller made it."""
+    return value[:VALUE_CHARACTERS_MAX] if isinstance(value, str) else value
+
+
+def shown(value: object) -> str:
+    """A field's value as one word: a caller chooses its request's name, and no line of ours."""
+    text = str(value)
+    return text if text.isprintable() and " " not in text else json.dumps(text)
+
+
+def trace(exc_info: ExceptionInfo) -> str:
+    """Where an exception came from, and its type; so for each that it was raised from. Messages are left out."""
+    parts: list[str] = []
+    error = exc_info[1]
+    while error is not None and len(parts) < CAUSES_MAX:
+        frames = "".join(traceback.format_tb(error.__traceback__))
+        parts.append(f"{frames}{type(error).__module__}.{type(error).__qualname__} (its message is not logged)")
+        error = error.__cause__ or error.__context__
+    return "\n".join(parts)
 
 
 def timestamp(record: logging.LogRecord) -> str:

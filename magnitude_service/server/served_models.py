@@ -16,12 +16,16 @@ from magnitude_service.errors import MagnitudeError, NotFoundError, Precondition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import datetime
 
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
     from magnitude_service.scheduling.load import Load
     from magnitude_service.scheduling.request import Request
+    from magnitude_service.scheduling.session import Session
+    from magnitude_service.scheduling.session_table import SessionTable
+    from magnitude_service.server.state_store import StateStore
 
 LOADING_RETRY_SECONDS = 1.0
 DRAINING_RETRY_SECONDS = 5.0
@@ -33,6 +37,16 @@ SPELT_TOKENS_MAX = 16_384
 class Engine(Protocol):
     """What runs requests; scheduling/engine_thread.py. Any thread may call it."""
 
+    sessions: SessionTable
+
+    def page_token_bytes(self, cache_type: str = "") -> int: ...
+    def export_pages(
+        self,
+        session: Session,
+        target: NDArray[np.uint8],
+        on_done: Callable[[MagnitudeError | None], None],
+        cache_type: str = "",
+    ) -> None: ...
     def submit(self, request: Request) -> None: ...
     def finish(self, request_id: str, choice: int, generated_kept: int) -> None: ...
     def abort(self, request_id: str) -> object: ...
@@ -75,6 +89,7 @@ class ChatTemplate(Protocol):
         tools: Sequence[Mapping[str, object]] | None = None,
         add_generation_prompt: bool = True,
         arguments: Mapping[str, object] | None = None,
+        now: datetime | None = None,
     ) -> Sequence[Segment]: ...
 
 
@@ -105,12 +120,31 @@ class ModelDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class PageDescription:
+    """What the key/value pages of a session depend on; names as in the contract."""
+
+    layers: int
+    heads: int
+    head_size: int
+    page_tokens: int
+    cache_type: str
+    instruction_set: str
+    vocabulary_id: Callable[[], str]
+    """SHA-256 of the model's tokens; computed at the first call."""
+    row_bytes: Callable[[str, int], int]
+    """Bytes of one head's keys or values at one position, by cache type and head size; 0 for an unknown type."""
+
+
+@dataclass(frozen=True, slots=True)
 class Runtime:
-    """What a READY model computes with. `template` is absent where the file has none."""
+    """What a READY model computes with. `template` is absent where the file has none; without `pages` and `states`
+    sessions live, and cannot be saved."""
 
     engine: Engine
     tokenizer: Tokenizer
     template: ChatTemplate | None = None
+    pages: PageDescription | None = None
+    states: StateStore | None = None
     spell: Callable[[int], bytes] = field(init=False, repr=False)
     """The bytes of a token, control tokens by their names; remembered, since log-probabilities name many."""
 

@@ -1,52 +1,223 @@
-"""SnapshotService: the contract stands, the function does not yet. Every rpc says so, with details."""
+"""SnapshotService: saves sessions, brings them back, and tells about what is saved. Streams are state_streams.py's."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterable, AsyncIterator
 from typing import Any
 
-from magnitude.v1 import snapshot_pb2, snapshot_pb2_grpc
-from magnitude_service.server.models import not_yet
+from google.protobuf.message import Message
 
-REMEDY = "Keep the conversation at the client, and send it with each request."
+from magnitude.v1 import snapshot_pb2, snapshot_pb2_grpc
+from magnitude_service.errors import NotFoundError
+from magnitude_service.server import bounds, convert, limits, state_streams
+from magnitude_service.server.request_log import note
+from magnitude_service.server.served_models import ServedModel, ServedModels
+from magnitude_service.server.session_messages import Restored, restored
+from magnitude_service.server.sessions import Sessions
+from magnitude_service.server.state_import import StateImport
+from magnitude_service.server.state_store import SavedState, StateManager
+from magnitude_service.server.text_workers import TextWorkers
 
 
 class SnapshotServicer(snapshot_pb2_grpc.SnapshotServiceServicer):
-    """Refuses by name."""
+    """Serves every model's store. What waits for a disk runs on `storage`."""
+
+    def __init__(self, models: ServedModels, sessions: Sessions, storage: TextWorkers) -> None:
+        self._models = models
+        self._sessions = sessions
+        self._storage = storage
 
     async def Save(self, request: snapshot_pb2.SaveRequest, context: Any) -> snapshot_pb2.SaveResponse:
-        """Not yet."""
-        not_yet("Save", REMEDY)
+        """Saves a live session; a caller that goes away does not stop it."""
+        model = self._model(request)
+        session_id = convert.checked_session_id(request.session_id, "session_id")
+        options = convert.save_options(request)
+        runtime = self._sessions.parts(model)[1]
+        session = runtime.engine.sessions.hold(session_id, "a save")
+        snapshot = await self._sessions.finish(self._sessions.save_and_release(model, session, options))
+        note(session_id=session_id, version=snapshot.version)
+        return snapshot_pb2.SaveResponse(snapshot=snapshot)
 
     async def Restore(self, request: snapshot_pb2.RestoreRequest, context: Any) -> snapshot_pb2.RestoreResponse:
-        """Not yet."""
-        not_yet("Restore", REMEDY)
+        """Makes a live session of a version. Its pages are loaded at its next use."""
+        begin = time.monotonic()
+        model = self._model(request)
+        name, version = reference(request.snapshot)
+        live_name = convert.checked_session_id(request.session_id or name, "session_id")
+        saved, found = await self._storage.run(self._restored, model, name, version, live_name, request.fidelity_min)
+        runtime = self._sessions.parts(model)[1]
+        found.session.is_saved &= version is None  # else a request might bring back a later one in its place
+        runtime.engine.sessions.release(runtime.engine.sessions.add(found.session, "a restore"))
+        content, is_omitted = inline(saved)
+        note(session_id=live_name, version=saved.snapshot.version)
+        return snapshot_pb2.RestoreResponse(
+            snapshot=saved.snapshot,
+            session_id=live_name,
+            fidelity=found.fidelity,
+            reason=found.reason,
+            recomputed_tokens=found.recomputed_tokens,
+            agent_state=content,
+            agent_state_omitted=is_omitted,
+            restore_ms=(time.monotonic() - begin) * 1_000,
+        )
 
     async def Get(self, request: snapshot_pb2.GetRequest, context: Any) -> snapshot_pb2.GetResponse:
-        """Not yet."""
-        not_yet("Get", REMEDY)
+        """One version."""
+        model = self._model(request)
+        name, version = reference(request.snapshot)
+
+        def get() -> snapshot_pb2.GetResponse:
+            manager = self._reader(model, name)
+            if not request.return_agent_state:
+                return snapshot_pb2.GetResponse(snapshot=manager.get(name, version))
+            saved = manager.restore(name, version)
+            content, is_omitted = inline(saved)
+            return snapshot_pb2.GetResponse(
+                snapshot=saved.snapshot, agent_state=content, agent_state_omitted=is_omitted
+            )
+
+        return await self._storage.run(get)
 
     async def List(self, request: snapshot_pb2.ListRequest, context: Any) -> snapshot_pb2.ListResponse:
-        """Not yet."""
-        not_yet("List", REMEDY)
+        """Many versions."""
+        model = self._model(request)
+        if request.session_id:
+            convert.checked_session_id(request.session_id, "session_id")
+        size = request.page_size if request.HasField("page_size") else limits.LIST_PAGE_DEFAULT
+        bounds.number("page_size", size, 1, limits.LIST_PAGE_MAX)
+        bounds.count("labels", len(request.labels), limits.LABELS_MAX)
+
+        def found() -> snapshot_pb2.ListResponse:
+            manager = self._sessions.parts(model)[3].reader()
+            if manager is None:
+                return snapshot_pb2.ListResponse()
+            page = manager.list(
+                request.session_id,
+                labels=dict(request.labels),
+                all_versions=request.all_versions,
+                page_size=size,
+                page_token=request.page_token,
+            )
+            return snapshot_pb2.ListResponse(snapshots=page.snapshots, next_page_token=page.next_page_token)
+
+        return await self._storage.run(found)
 
     async def Delete(self, request: snapshot_pb2.DeleteRequest, context: Any) -> snapshot_pb2.DeleteResponse:
-        """Not yet."""
-        not_yet("Delete", REMEDY)
+        """Deletes versions; all of them, and the live session ends."""
+        model = self._model(request)
+        name = convert.checked_session_id(request.session_id, "session_id")
+        bounds.count("versions", len(request.versions), limits.DELETED_VERSIONS_MAX)
+        _, runtime, _, store = self._sessions.parts(model)
+        was_live = not request.versions and runtime.engine.sessions.end(name)
+
+        def delete() -> snapshot_pb2.DeleteResponse:
+            if store.reader() is None and was_live:
+                return snapshot_pb2.DeleteResponse()
+            self._reader(model, name)
+            try:
+                count, size = store.writer().delete(name, list(request.versions))
+            except NotFoundError:
+                if was_live:  # it was never saved
+                    return snapshot_pb2.DeleteResponse()
+                raise
+            runtime.engine.sessions.note_deleted(name)
+            return snapshot_pb2.DeleteResponse(deleted_versions=count, reclaimable_bytes=size)
+
+        return await self._sessions.finish(self._storage.run(delete))
 
     async def Compact(self, request: snapshot_pb2.CompactRequest, context: Any) -> snapshot_pb2.CompactResponse:
-        """Not yet."""
-        not_yet("Compact", REMEDY)
+        """Gives back the bytes of deleted versions."""
+        model = self._model(request)
+        keep = None
+        if request.HasField("keep_versions"):
+            keep = int(bounds.number("keep_versions", request.keep_versions, 1, 2**32 - 1))
+        store = self._sessions.parts(model)[3]
+
+        def compact() -> snapshot_pb2.CompactResponse:
+            if store.reader() is None:
+                return snapshot_pb2.CompactResponse()
+            done = store.writer().compact(keep, dry_run=request.dry_run)
+            return snapshot_pb2.CompactResponse(
+                bytes_before=done.bytes_before, bytes_after=done.bytes_after, dropped_versions=done.dropped_versions
+            )
+
+        return await self._sessions.finish(self._storage.run(compact))
 
     async def ExportState(
         self, request: snapshot_pb2.ExportStateRequest, context: Any
     ) -> AsyncIterator[snapshot_pb2.ExportStateResponse]:
-        """Not yet."""
-        not_yet("ExportState", REMEDY)
-        yield snapshot_pb2.ExportStateResponse()  # makes this a generator, as the stream it will be
+        """Sends a version, or a live session."""
+        model = self._model(request)
+        with_pages = request.cache_retention != snapshot_pb2.CACHE_RETENTION_NONE
+        source = request.WhichOneof("source")
+        if source is None:
+            bounds.refuse("source", "absent", "snapshot or live_session_id", "Name a version or a live session.")
+        if source == "snapshot":
+            name, version = reference(request.snapshot)
+            saved = await self._storage.run(self._saved, model, name, version)
+            content = saved.key_value if with_pages else None
+            header = state_streams.header_of(saved, content is not None)
+            async for part in state_streams.parts(self._storage, header, saved.agent_state, content):
+                yield part
+            return
+        name = convert.checked_session_id(request.live_session_id, "live_session_id")
+        async for part in state_streams.live_parts(self._sessions, self._storage, model, name, with_pages):
+            yield part
 
     async def ImportState(
         self, request: AsyncIterable[snapshot_pb2.ImportStateRequest], context: Any
     ) -> snapshot_pb2.ImportStateResponse:
-        """Not yet."""
-        not_yet("ImportState", REMEDY)
+        """Takes a version, or an agent state for a live session."""
+        incoming = StateImport(self._models, self._sessions, self._storage)
+        try:
+            async for message in request:
+                convert.refuse_malformed(message, "")
+                await incoming.take(message)
+            snapshot = await incoming.commit()
+        finally:
+            incoming.close()
+        note(session_id=snapshot.session_id, version=snapshot.version)
+        return snapshot_pb2.ImportStateResponse(snapshot=snapshot)
+
+    def _model(self, request: Message) -> ServedModel:
+        """The model that a request names, when all its text is well formed."""
+        convert.refuse_malformed(request, "")
+        model = self._models.find(request.model)  # type: ignore[attr-defined]
+        note(model=model.name)
+        return model
+
+    def _reader(self, model: ServedModel, session_id: str) -> StateManager:
+        """What reads the model's store. Raises NotFoundError where nothing was ever saved. Blocks."""
+        manager = self._sessions.parts(model)[3].reader()
+        if manager is None:
+            raise NotFoundError(
+                f"There is no saved session {session_id}: nothing was saved yet.",
+                reason="SESSION_NOT_FOUND",
+                session_id=session_id,
+            )
+        return manager
+
+    def _saved(self, model: ServedModel, session_id: str, version: int | None) -> SavedState:
+        return self._reader(model, session_id).restore(session_id, version)
+
+    def _restored(
+        self, model: ServedModel, name: str, version: int | None, live_name: str, fidelity_min: int
+    ) -> tuple[SavedState, Restored]:
+        """A version, and the session that is made of it. Blocks."""
+        description, _, pages, _ = self._sessions.parts(model)
+        saved = self._saved(model, name, version)
+        return saved, restored(saved, live_name, model, description, pages, fidelity_min)
+
+
+def reference(message: snapshot_pb2.SnapshotReference) -> tuple[str, int | None]:
+    """Session and version that a request names."""
+    name = convert.checked_session_id(message.session_id, "snapshot.session_id")
+    return name, message.version if message.HasField("version") else None
+
+
+def inline(saved: SavedState) -> tuple[bytes, bool]:
+    """The application's bytes if they are few, and whether they were left out."""
+    content = saved.agent_state
+    is_omitted = content.nbytes > limits.AGENT_STATE_INLINE_BYTES_MAX
+    return b"" if is_omitted else content.tobytes(), is_omitted

@@ -1,4 +1,4 @@
-"""The threads that render, tokenize and spell tokens, so that the event loop never waits for text."""
+"""The threads that render, tokenize and spell tokens, and those that wait for disks: the event loop never waits."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ Result = TypeVar("Result")
 class TextWorkers:
     """A few threads and a bounded queue. Only the event loop calls it."""
 
-    def __init__(self, threads: int) -> None:
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="magnitude-text")
+    def __init__(self, threads: int, name: str = "magnitude-text", waits_for: str = "their text to be read") -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._waits_for = waits_for
         self._open = 0
 
     async def run(
@@ -31,7 +32,7 @@ class TextWorkers:
         """What `work` returns or raises, computed beside the loop. Raises ExhaustedError if too much waits."""
         if self._open >= WAITING_MAX:
             raise ExhaustedError(
-                f"{WAITING_MAX} requests wait for their text to be read.",
+                f"{WAITING_MAX} requests wait for {self._waits_for}.",
                 remedy="Ask again in a moment.",
                 retry_after_seconds=RETRY_SECONDS,
             )

@@ -15,6 +15,7 @@ from magnitude.v1 import state_pb2
 from magnitude_service.errors import MagnitudeError, PreconditionError
 from magnitude_service.snapshot.record import (
     HEADER_BYTES,
+    SEQUENCE_MAX,
     Kind,
     SegmentHeader,
     aligned,
@@ -25,7 +26,7 @@ from magnitude_service.snapshot.record import (
 from magnitude_service.snapshot.recovery import read_header, recover
 from magnitude_service.snapshot.sidecar import SIDECAR_HEADER
 from magnitude_service.snapshot.storage_errors import corrupt, storage_error, storage_errors
-from magnitude_service.snapshot.table import Dead, Entry, entry_of, stored_bytes
+from magnitude_service.snapshot.table import Dead, Entry, Table, entry_of, stored_bytes
 from magnitude_service.snapshot.tail import Tail
 from magnitude_service.snapshot.vfs import File, FileSystem, write_all
 
@@ -192,17 +193,20 @@ def _said(entries: Iterable[Entry]) -> list[tuple[str, int, int, int]]:
     return [(entry.session_id, entry.version, entry.sequence, entry.length) for entry in entries]
 
 
-def punch(tail: Tail, held: Iterable[int], now_ns: int, after_seconds: float) -> int:
-    """Gives back the space of segments of a model's tail that have been dead for `after_seconds`; returns its bytes.
+def freeable(table: Table, held: Iterable[int], latest_ns: int) -> list[Dead]:
+    """Segments of a model's tail that may turn into holes: dead since `latest_ns` or before.
 
-    `held`: numbers of segments that readers of this process hold. None from the least of those on is freed, so that
-    what deletes a segment never goes before it.
+    `held`: numbers of segments that readers of this process hold. None from the least of those on is among them, so
+    that what deletes a segment never goes before it.
     """
+    first_held = min({each.sequence for each in table.dead} & set(held), default=SEQUENCE_MAX)
+    return [each for each in sorted(table.dead) if each.sequence < first_held and each.since_ns <= latest_ns]
+
+
+def punch(tail: Tail, held: Iterable[int], now_ns: int, after_seconds: float) -> int:
+    """Gives back the space of segments of a model's tail that have been dead for `after_seconds`; returns its bytes."""
     tail.write_index()  # now nothing dead can come back, whatever of it is still there
-    dead = sorted(tail.table.dead)
-    first_held = min({each.sequence for each in dead} & set(held), default=tail.last_sequence)
-    latest = now_ns - int(after_seconds * 1e9)
-    freed = [each for each in dead if each.sequence < first_held and each.since_ns <= latest]
+    freed = freeable(tail.table, held, now_ns - int(after_seconds * 1e9))
     try:
         for each in freed:
             tail.file.punch(each.offset, aligned(each.length))

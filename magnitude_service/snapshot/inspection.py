@@ -1,4 +1,4 @@
-"""Looks at a state file without changing it: every byte of every segment checked, or each segment in a line."""
+"""Looks at a state file without changing it: every byte of every segment checked, or its structure line by line."""
 
 from __future__ import annotations
 
@@ -6,9 +6,20 @@ import datetime
 from collections.abc import Iterator
 from pathlib import Path
 
+from google.protobuf.message import DecodeError
+
+from magnitude.v1 import state_pb2
 from magnitude_service.errors import MagnitudeError
-from magnitude_service.snapshot.record import Kind, SegmentHeader, aligned
-from magnitude_service.snapshot.recovery import Finding, read_header, recover, verify_segment
+from magnitude_service.snapshot.record import (
+    END_MARK_BYTES,
+    HEADER_BYTES,
+    Kind,
+    SegmentHeader,
+    aligned,
+    parse_end_mark,
+    parse_envelope,
+)
+from magnitude_service.snapshot.recovery import Finding, read_envelope, read_header, recover, verify_segment
 from magnitude_service.snapshot.sidecar import SIDECAR_SUFFIX, model_tail_begin, sidecar_tail_begin
 from magnitude_service.snapshot.storage_errors import storage_errors
 from magnitude_service.snapshot.vfs import File, FileSystem, OperatingSystem
@@ -39,7 +50,8 @@ def check(path: Path, file_system: FileSystem | None = None) -> list[Finding]:
 
 
 def dump(path: Path, file_system: FileSystem | None = None) -> Iterator[str]:
-    """A line for each segment that has a right header, live or dead, and for each stretch without one."""
+    """A line for each segment that has a right header, live or dead, and for each stretch without one; below a
+    segment's, indented, one for each of its parts."""
     file = _open(path, file_system or OperatingSystem())
     try:
         position = _tail_begin(file, path)
@@ -51,6 +63,7 @@ def dump(path: Path, file_system: FileSystem | None = None) -> Iterator[str]:
                 header = read_header(file, position, str(path))
                 if header is not None:
                     yield _line(header, live)
+                    yield from _part_lines(file, header)
                     position = aligned(header.end)
                     continue
                 data = file.next_data(position)
@@ -76,6 +89,46 @@ def _line(header: SegmentHeader, live: set[int]) -> str:
         f"{header.offset:#014x}  number {header.sequence}, durable through {header.durable_through}, {when}  "
         f"{kind.name} of {header.length:,} bytes{what}"
     )
+
+
+def _part_lines(file: File, header: SegmentHeader) -> Iterator[str]:
+    """Where envelope, blobs and end mark lie; a part that cannot be read ends the list."""
+
+    def line(offset: int, what: str) -> str:
+        return f"  {header.offset + offset:#014x}  {what}"
+
+    yield line(HEADER_BYTES, f"envelope of {header.envelope_bytes:,} bytes, CRC {header.envelope_crc:08x}")
+    envelope = read_envelope(file, header)
+    if envelope is None:
+        yield line(HEADER_BYTES, "its bytes have another CRC")
+        return
+    if header.kind == Kind.SNAPSHOT:
+        stored = parse_envelope(envelope, header)
+        if stored is None:
+            yield line(HEADER_BYTES, "it does not fit its body")
+            return
+        for blob in stored.blobs:
+            yield line(blob.offset_bytes, f"{blob.name} of {blob.length_bytes:,} bytes, CRC {blob.crc32c:08x}")
+    else:
+        yield from (line(HEADER_BYTES, said) for said in _said(header, envelope))
+    is_right = parse_end_mark(file.pread(END_MARK_BYTES, header.end - END_MARK_BYTES)) is not None
+    yield line(header.length - END_MARK_BYTES, "end mark" if is_right else "no right end mark")
+
+
+def _said(header: SegmentHeader, envelope: bytes) -> Iterator[str]:
+    """What a segment without blobs says, in words."""
+    try:
+        if header.kind == Kind.LOG:
+            yield f"begun by {state_pb2.StoredLog.FromString(envelope).creator}"
+        elif header.kind == Kind.DELETION:
+            for each in state_pb2.StoredDeletion.FromString(envelope).deletions:
+                versions = f"versions {', '.join(map(str, each.versions))}" if each.versions else "all versions"
+                yield f"deletes {versions} of {each.session_id}"
+        else:
+            index = state_pb2.StoredIndex.FromString(envelope)
+            yield f"lists {len(index.session_ids):,} live versions and {len(index.dead_sequences):,} dead segments"
+    except DecodeError:
+        yield "it is no message of its kind"
 
 
 def _open(path: Path, file_system: FileSystem) -> File:

@@ -25,6 +25,7 @@ from magnitude_service.snapshot.record import Content, Kind, encode_state, segme
 from magnitude_service.snapshot.recovery import Finding
 from magnitude_service.snapshot.retention import floor_for
 from magnitude_service.snapshot.saved_state import AGENT_STATE, KEY_VALUE, PART_PREFIX, SavedState, described
+from magnitude_service.snapshot.statistics import StateStatistics
 from magnitude_service.snapshot.store import Store, session_not_found
 from magnitude_service.snapshot.table import Entry, entry_of, stored_bytes
 from magnitude_service.snapshot.upkeep import Compacted, Upkeep
@@ -64,6 +65,7 @@ class StateSnapshotManager:
         self._clock = clock
         self._store = Store(model, self.options, file_system or OperatingSystem(), clock=clock, read_only=read_only)
         self._upkeep = Upkeep(self._store)
+        self._saves = self._restores = 0  # guarded by the store's lock
         for finding in self._store.findings:
             LOG.warning("%s at offset %d: %s", self.path, finding.offset, finding.problem)
 
@@ -90,10 +92,10 @@ class StateSnapshotManager:
         """Saves a new version of `header.snapshot.session_id` and returns its description.
 
         `header` is not changed; version, time, sizes and, where it is 0, the parent version are filled in. Where
-        `agent_state` is None, it and the parts of the latest version are taken over.
+        `agent_state` is None, it, its SHA-256 and the parts of the latest version are taken over.
         *Raises*: InvalidRequestError; PreconditionError VERSION_MISMATCH where `expected_version` is not the latest (0:
-        there is none), STORAGE_FULL, READ_ONLY; ExhaustedError QUOTA_EXCEEDED; IntegrityError STORAGE_FAILED;
-        UnavailableError after a failed sync. Then nothing was saved, and every other version is as it was.
+        there is none), STORAGE_FULL, READ_ONLY, STORAGE_FAILED (after a failed sync, always); ExhaustedError
+        QUOTA_EXCEEDED. Then nothing was saved, and every other version is as it was.
         """
         session_id = header.snapshot.session_id
         limits.check_session_id(session_id)
@@ -106,9 +108,11 @@ class StateSnapshotManager:
             versions = self._store.table.sessions.get(session_id, {})
             latest = max(versions, default=0)
             limits.check_expected(session_id, latest, expected_version)
+            made = header
             if contents is None:
                 contents = self._contents_of(versions[latest]) if latest else []
-            made = _described(header, latest, [*contents, *pages], self._clock())
+                made = self._with_digest_of(header, versions[latest]) if latest else header
+            made = _described(made, latest, [*contents, *pages], self._clock())
             limits.check_agent_bytes(contents)
             body = encode_state(made, [*contents, *pages])
             version = made.snapshot.version
@@ -123,6 +127,8 @@ class StateSnapshotManager:
         if tail.since_index > SEGMENTS_WITHOUT_INDEX_MAX:
             with contextlib.suppress(MagnitudeError):  # the save has succeeded; the next one will say what is wrong
                 self._upkeep.write_index()
+        with self._store.lock:
+            self._saves += 1
         return described(made, entry_of(segment)).snapshot
 
     def restore(self, session_id: str, version: int | None = None) -> SavedState:
@@ -135,10 +141,11 @@ class StateSnapshotManager:
         problem: IntegrityError | None = None
         while True:
             with self._store.lock:
-                entries = [each for each in self._candidates(session_id, version) if each.version not in passed_over]
-                if not entries and problem is not None:
+                entry = self._entry(session_id, version, passed_over)
+                if entry is None:
+                    assert problem is not None, "some version was passed over"
                     raise problem
-                entry, reader = entries[0], self._store.reader
+                reader = self._store.reader
                 try:
                     saved = self._store.view(entry, passed_over)
                     problem = None
@@ -146,6 +153,8 @@ class StateSnapshotManager:
                     problem = error
             problem = problem or reader.problem_of(entry, saved)  # every byte, without the lock
             if problem is None:
+                with self._store.lock:
+                    self._restores += 1
                 return saved
             LOG.warning("%s", problem)
             passed_over += (entry.version,)
@@ -153,7 +162,9 @@ class StateSnapshotManager:
     def get(self, session_id: str, version: int | None = None) -> snapshot_pb2.Snapshot:
         """The description of a version, the latest where none is named. Raises as `restore`."""
         with self._store.lock:
-            return self._store.reader.header(self._candidates(session_id, version)[0]).snapshot
+            entry = self._entry(session_id, version)
+            assert entry is not None, "a session has a version"
+            return self._store.reader.header(entry).snapshot
 
     def list(
         self,
@@ -202,6 +213,18 @@ class StateSnapshotManager:
         and again, by a thread that may wait; `UpkeepThread` is one."""
         self._upkeep.maintain()
 
+    def statistics(self) -> StateStatistics:
+        """What was done since the file was opened, and what it holds. Raises UnavailableError after `close`."""
+        with self._store.lock:
+            table = self._store.table
+            return StateStatistics(
+                self._saves, self._restores, self._upkeep.compactions, table.live_bytes, table.dead_bytes
+            )
+
+    def interrupt(self) -> None:
+        """Lets a compaction that runs end soon, as if it had been killed, and begins no other; before `close`."""
+        self._upkeep.stop()
+
     def close(self) -> None:
         """Makes all saves durable and gives the file back. What was restored stays valid."""
         self._upkeep.stop()
@@ -216,18 +239,19 @@ class StateSnapshotManager:
     ) -> None:
         self.close()
 
-    def _candidates(self, session_id: str, version: int | None) -> Sequence[Entry]:
-        """The version that is asked for; or all of a session, newest first."""
+    def _entry(self, session_id: str, version: int | None, passed_over: Sequence[int] = ()) -> Entry | None:
+        """The version that is asked for, or a session's newest; None where that is among those passed over."""
         self._store.refresh()
         live = self._live_versions(session_id)
-        if version is None:
-            return [live[each] for each in sorted(live, reverse=True)]
-        return [self._require(live, session_id, version)]
+        if version is not None:
+            return None if version in passed_over else self._require(live, session_id, version)
+        newest = max((each for each in live if each not in passed_over) if passed_over else live, default=None)
+        return None if newest is None else live[newest]
 
     def _live_versions(self, session_id: str) -> Mapping[int, Entry]:
-        limits.check_session_id(session_id)
         live = self._store.table.sessions.get(session_id)
         if not live:
+            limits.check_session_id(session_id)
             raise session_not_found(session_id)
         return live
 
@@ -251,6 +275,13 @@ class StateSnapshotManager:
             raise problem
         return [Content.of(name, data) for name, data in saved.blobs.items() if name != KEY_VALUE]
 
+    def _with_digest_of(self, header: snapshot_pb2.StateHeader, entry: Entry) -> snapshot_pb2.StateHeader:
+        """The header with the SHA-256 of the application's bytes that are written again."""
+        made = snapshot_pb2.StateHeader()
+        made.CopyFrom(header)
+        made.snapshot.agent_state_sha256 = self._store.reader.header(entry).snapshot.agent_state_sha256
+        return made
+
 
 def _agent_contents(agent_state: Buffer, parts: Mapping[str, Buffer]) -> Sequence[Content]:
     return [
@@ -267,7 +298,8 @@ def _described(
     made.CopyFrom(header)
     snapshot = made.snapshot
     snapshot.version = latest + 1
-    snapshot.parent_version = snapshot.parent_version or latest
+    if not 0 < snapshot.parent_version <= latest:  # a deleted parent's number may be given again
+        snapshot.parent_version = latest
     snapshot.create_time.FromNanoseconds(now_ns)
     snapshot.agent_state_bytes = sum(content.nbytes for content in contents if content.name != KEY_VALUE)
     snapshot.key_value_bytes = sum(content.nbytes for content in contents if content.name == KEY_VALUE)

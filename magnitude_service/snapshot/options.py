@@ -34,7 +34,7 @@ class SnapshotOptions(Options):
         16 << 20, "Compaction does not begin for fewer dead bytes than this.", minimum=0
     )
     state_compact_bytes_per_second: int = option(
-        64 << 20, "Compaction copies no faster, so that saves and tokens do not wait for it.", minimum=1 << 20
+        32 << 20, "Compaction copies no faster, so that saves and tokens do not wait for it.", minimum=1 << 20
     )
     state_punch_after_seconds: float = option(
         600.0, "In a model's tail, space is given back when it has been dead for so long.", minimum=0

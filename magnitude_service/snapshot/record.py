@@ -85,7 +85,7 @@ class SegmentHeader(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A body ready to be written: parts in order, the envelope first; nothing is copied into one."""
+    """A body ready to be written: parts in order, bytes each, the envelope first; nothing large is copied into one."""
 
     parts: tuple[Buffer, ...]
     nbytes: int
@@ -231,18 +231,22 @@ def encode_state(header: Message, contents: Sequence[Content]) -> Body:
     *Raises*: InvalidRequestError where it exceeds a limit of the format.
     """
     _check_size("The number of blobs", len(contents), BLOBS_MAX)
-    envelope = _envelope(header, contents, [SEQUENCE_MAX] * len(contents))  # fixed64: offsets change no length
-    _check_size("The envelope", len(envelope), ENVELOPE_BYTES_MAX)
-    position = HEADER_BYTES + len(envelope)
-    offsets, parts = [], []
-    for content in contents:
+    blobs = [
+        state_pb2.StoredBlob(name=each.name, offset_bytes=SEQUENCE_MAX, length_bytes=each.nbytes, crc32c=each.crc)
+        for each in contents
+    ]
+    state = state_pb2.StoredState(header=header, blobs=blobs)  # type: ignore[arg-type]
+    envelope_bytes = state.ByteSize()  # as it stays: offsets are fixed64
+    _check_size("The envelope", envelope_bytes, ENVELOPE_BYTES_MAX)
+    position = HEADER_BYTES + envelope_bytes
+    parts: list[Buffer] = []
+    for content, blob in zip(contents, state.blobs, strict=True):
         glue = encode_glue(position, content.nbytes)
-        position += len(glue)
-        offsets.append(position)
+        blob.offset_bytes = position + len(glue)
         parts += [glue, content.data]
-        position += content.nbytes
+        position += len(glue) + content.nbytes
     _check_size("The state", position - HEADER_BYTES, BODY_BYTES_MAX)
-    return Body((_envelope(header, contents, offsets), *parts), position - HEADER_BYTES)
+    return Body((state.SerializeToString(deterministic=True), *parts), position - HEADER_BYTES)
 
 
 def encode_glue(position: int, content_bytes: int) -> bytes:
@@ -293,8 +297,14 @@ def glue_of(
 
 
 def segment_parts(header: SegmentHeader, body: Body) -> list[Buffer]:
-    """What a gathered write takes, in order."""
-    return [encode_header(header), *body.parts, encode_end(header)]
+    """What a gathered write takes, in order. Short neighbours are joined, since each part costs as much as a copy."""
+    parts: list[Buffer] = [encode_header(header)]
+    for part in (*body.parts, encode_end(header)):
+        if len(parts[-1]) < PAGE_BYTES and len(part) < PAGE_BYTES:
+            parts[-1] = bytes(parts[-1]) + bytes(part)
+        else:
+            parts.append(part)
+    return parts
 
 
 def header_for(
@@ -312,17 +322,6 @@ def header_for(
         session_id=of,
         **fields,
     )
-
-
-def _envelope(header: Message, contents: Sequence[Content], offsets: Sequence[int]) -> bytes:
-    state = state_pb2.StoredState(
-        header=header,  # type: ignore[arg-type]
-        blobs=[
-            state_pb2.StoredBlob(name=each.name, offset_bytes=offset, length_bytes=each.nbytes, crc32c=each.crc)
-            for each, offset in zip(contents, offsets, strict=True)
-        ],
-    )
-    return state.SerializeToString(deterministic=True)
 
 
 def _check_size(what: str, size: int, limit: int) -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError
 
 from magnitude.v1 import state_pb2
-from magnitude_service.snapshot.checksum import SLICE_BYTES, crc32c
+from magnitude_service.snapshot.checksum import crc32c
 from magnitude_service.snapshot.record import (
     ALIGNMENT,
     END_MARK_BYTES,
@@ -28,6 +28,9 @@ from magnitude_service.snapshot.table import FREE_AT_ONCE, Dead, Table, entry_of
 from magnitude_service.snapshot.vfs import File
 
 M = TypeVar("M", state_pb2.StoredIndex, state_pb2.StoredDeletion)
+
+READ_BYTES = 1 << 20
+"""What is read of a blob at once, to be checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +223,8 @@ def verify_segment(file: File, header: SegmentHeader) -> str | None:
         if read(len(glue), glue_offset) != glue:
             return f"the padding before {blob.name} is wrong"
         crc, end_of_blob = 0, blob.offset_bytes + blob.length_bytes
-        for begin in range(blob.offset_bytes, end_of_blob, SLICE_BYTES):
-            crc = crc32c(read(min(SLICE_BYTES, end_of_blob - begin), begin), crc)
+        for begin in range(blob.offset_bytes, end_of_blob, READ_BYTES):
+            crc = crc32c(read(min(READ_BYTES, end_of_blob - begin), begin), crc)
         if crc != blob.crc32c:
             return f"the checksum of {blob.name} is wrong"
     return None

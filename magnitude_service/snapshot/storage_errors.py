@@ -1,4 +1,8 @@
-"""What the operating system refuses, in our own errors: each names the file and the call, and says what to do."""
+"""What the operating system refuses, in our own errors: each names the file and the call, and says what to do.
+
+One reason, one status: whatever the disk does not do is FAILED_PRECONDITION, for trying again does not help before
+somebody has looked at it; DATA_LOSS is said only of bytes that were stored and are damaged.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ def storage_errors(path: Path, action: str) -> Iterator[None]:
 
 
 def storage_error(path: Path, action: str, error: OSError) -> MagnitudeError:
-    """PreconditionError (STORAGE_FULL, READ_ONLY, STORAGE), NotFoundError, ExhaustedError or IntegrityError."""
+    """PreconditionError (STORAGE_FULL, READ_ONLY, STORAGE_FAILED), NotFoundError or ExhaustedError."""
     why = os.strerror(error.errno) if error.errno else str(error)
     message = f"{path} cannot be {action}: {why}."
     details = {"file": path}
@@ -47,10 +51,8 @@ def storage_error(path: Path, action: str, error: OSError) -> MagnitudeError:
     if error.errno in SCARCE:
         remedy = "Raise the limit of open files or of memory (`ulimit -n`, `ulimit -v`)."
         return ExhaustedError(message, remedy=remedy, reason="FILE_LIMIT", **details)  # type: ignore[arg-type]
-    if error.errno == errno.EIO:
-        remedy = "Check the disk. What was saved before is still there."
-        return IntegrityError(message, remedy=remedy, reason="STORAGE_FAILED", **details)  # type: ignore[arg-type]
-    return PreconditionError(message, reason="STORAGE", **details)  # type: ignore[arg-type]
+    remedy = "Check the disk and its file system. What was saved before is still there."
+    return PreconditionError(message, remedy=remedy, reason="STORAGE_FAILED", **details)  # type: ignore[arg-type]
 
 
 def corrupt(path: Path, what: str, **details: object) -> IntegrityError:

@@ -45,7 +45,7 @@ class Store:
         self.path = sidecar_path(model, options.state_dir) if self.is_sidecar else model
         self.tail: Tail | None = None
         self._is_closed = False
-        self._held: dict[int, weakref.WeakSet[SavedState]] = {}
+        self._held: weakref.WeakSet[SavedState] = weakref.WeakSet()
         if read_only:
             self._open_for_reading()
         else:
@@ -83,15 +83,16 @@ class Store:
         return old.close
 
     def view(self, entry: Entry, passed_over: tuple[int, ...] = ()) -> SavedState:
-        """A version with views of its blobs, not checked yet; remembers who holds it."""
+        """A version with views of its blobs, not checked yet. In a model's tail, whose segments may turn into holes,
+        remembers who holds it."""
         saved = self.reader.view(entry, passed_over)
-        self._held.setdefault(entry.sequence, weakref.WeakSet()).add(saved)
+        if not self.is_sidecar:
+            self._held.add(saved)
         return saved
 
-    def held(self) -> list[int]:
-        """Numbers of the segments that somebody in this process holds."""
-        self._held = {sequence: holders for sequence, holders in self._held.items() if holders}
-        return list(self._held)
+    def held(self) -> set[int]:
+        """Numbers of the segments of a model's tail that somebody in this process holds."""
+        return {saved.sequence for saved in self._held}
 
     def refresh(self) -> None:
         """A reader looks whether the file has grown, or was replaced."""

@@ -96,12 +96,6 @@ class Table:
         """Every live version, oldest segment first."""
         return sorted(self.entries(), key=lambda entry: entry.sequence)
 
-    @property
-    def dead_ratio(self) -> float:
-        """The part of all bytes that is dead."""
-        total = self.live_bytes + self.dead_bytes
-        return self.dead_bytes / total if total else 0.0
-
 
 def encode_index(table: Table, dies: Sequence[Dead] = ()) -> state_pb2.StoredIndex:
     """The body of an INDEX. `dies`: segments that are dead as soon as it lasts."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from magnitude.v1 import state_pb2
 from magnitude_service import __version__
-from magnitude_service.errors import MagnitudeError, PreconditionError, UnavailableError
+from magnitude_service.errors import MagnitudeError, PreconditionError
 from magnitude_service.snapshot.record import (
     MAGIC,
     PAGE_BYTES,
@@ -241,7 +241,7 @@ class Tail:
 
     def _check_failure(self) -> None:
         if self._failure is not None:
-            raise UnavailableError(
+            raise PreconditionError(
                 f"{self.path} takes no more saves: an earlier sync failed ({self._failure.message})",
                 remedy="Check the disk, then load the model again.",
                 reason="STORAGE_FAILED",

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from magnitude.v1 import state_pb2
 from magnitude_service.errors import MagnitudeError, UnavailableError
-from magnitude_service.snapshot.compaction import SidecarCompaction, punch
+from magnitude_service.snapshot.compaction import SidecarCompaction, freeable, punch
 from magnitude_service.snapshot.record import Kind, message_body
 from magnitude_service.snapshot.retention import expired, superfluous
 from magnitude_service.snapshot.store import Store
@@ -23,6 +23,10 @@ INDEX_INTERVAL_SEGMENTS = 1024
 
 CATCH_UP_ROUNDS_MAX = 4
 """How often compaction copies what came meanwhile before it holds saves back for the rest."""
+
+
+COMPACTION_RETRY_SECONDS = 60.0
+"""After a compaction that failed (on a full disk, say) `maintain` begins no other for so long."""
 
 
 class Compacted(NamedTuple):
@@ -52,10 +56,13 @@ class Upkeep:
     """Works on one store; of everything that takes long, one runs at a time."""
 
     def __init__(self, store: Store) -> None:
+        self.compactions = 0
+        """Those that have given something back or found nothing to give."""
         self._store = store
         self._running = threading.Lock()
         self._stopping = threading.Event()
         self._synced = time.monotonic()
+        self._compact_not_before = 0.0
 
     def stop(self) -> None:
         """Lets a running compaction end soon, as if it had been killed, and waits for that."""
@@ -73,10 +80,11 @@ class Upkeep:
         self._expire()
         if self._store.writer().since_index >= INDEX_INTERVAL_SEGMENTS:
             self.write_index()
-        table = self._store.table
-        is_due = table.dead_ratio > options.state_compact_dead_ratio
-        if options.state_auto_compact and is_due and table.dead_bytes >= options.state_compact_min_bytes:
+        may_compact = options.state_auto_compact and not self._running.locked() and now >= self._compact_not_before
+        if may_compact and self._is_compaction_due():
+            self._compact_not_before = now + COMPACTION_RETRY_SECONDS
             self.compact(None)
+            self._compact_not_before = 0.0
 
     def write_index(self) -> None:
         """Writes an index now."""
@@ -100,9 +108,24 @@ class Upkeep:
                 f"{self._store.path} is being compacted already.", reason="COMPACTING", retry_after_seconds=5
             )
         try:
-            return self._compact(keep_versions, dry_run)
+            compacted = self._compact(keep_versions, dry_run)
+            self.compactions += not dry_run
+            return compacted
         finally:
             self._running.release()
+
+    def _is_compaction_due(self) -> bool:
+        """Whether it would give back enough. Of a model's tail, what is held or dead too shortly does not count."""
+        store, options = self._store, self._store.options
+        with store.lock:
+            table = store.table
+            freed_bytes = table.dead_bytes
+            if not store.is_sidecar:
+                latest_ns = store.clock() - int(options.state_punch_after_seconds * 1e9)
+                freed_bytes = sum(stored_bytes(each.length) for each in freeable(table, store.held(), latest_ns))
+            all_bytes = table.live_bytes + table.dead_bytes
+        is_enough = freed_bytes >= options.state_compact_min_bytes
+        return is_enough and freed_bytes > options.state_compact_dead_ratio * all_bytes
 
     def _compact(self, keep_versions: int | None, dry_run: bool) -> Compacted:
         with self._store.lock:
@@ -163,7 +186,7 @@ class Upkeep:
 
     def _wait(self, seconds: float) -> None:
         if self._stopping.wait(seconds):
-            raise UnavailableError(f"{self._store.path} is being closed; its compaction was given up.")
+            raise UnavailableError(f"{self._store.path} is being closed; its compaction was given up.", reason="CLOSED")
 
 
 class UpkeepThread:

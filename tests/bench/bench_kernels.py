@@ -14,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
+from magnitude_service.engine.cache_rows import CacheType, RowShape
 from magnitude_service.kernels import _kernels
 
 TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "F32", "F16", "BF16")
@@ -85,24 +86,44 @@ def report_others(tables: list[str]) -> None:
     x, w = (rng.standard_normal(1536).astype(np.float32) for _ in range(2))
     gate, up = (rng.standard_normal(8960).astype(np.float32) for _ in range(2))
     logits = rng.standard_normal(151_936).astype(np.float32)
-    q, keys = rng.standard_normal((6, 128)).astype(np.float32), rng.standard_normal((256, 128)).astype(np.float32)
-    limit, m, total = np.full(6, 256, np.int32), np.empty(6, np.float32), np.empty(6, np.float32)
-    pages = {True: np.zeros((8, 32 * 128 * 2), np.uint8), False: np.zeros((8, 32 * 128 * 2), np.uint8)}
-    for is_key, page in pages.items():
-        _kernels.ops.store("scalar", keys, 1, is_key, page)
-    outputs = np.empty_like(q)
     print("\n| microseconds | " + " | ".join(tables) + " |\n|---|" + "---|" * len(tables))
     runs: dict[str, Callable[[str], object]] = {
         "quantize 1536": lambda table: _kernels.ops.Activations(table, x[None]),
         "rms_norm 1536": lambda table: _kernels.ops.rms_norm(table, x, w, 1e-6, np.empty_like(x)),
         "silu_multiply 8960": lambda table: _kernels.ops.silu_multiply(table, gate, up, np.empty_like(up)),
         "softmax_statistics 151936": lambda table: _kernels.ops.softmax_statistics(table, logits),
-        "attention, 6 rows, 256 positions, D 128, f16": lambda table: _kernels.ops.attention_chunk(
-            table, q, limit, 0, pages[True], pages[False], 1, 0.088, m, total, outputs
-        ),
     }
     for label, run in runs.items():
         print(f"| {label} | " + " | ".join(f"{best_seconds(lambda t=t, r=run: r(t)) * 1e6:.1f}" for t in tables) + " |")
+
+
+def attention_seconds(table: str, cache_type: CacheType, rows: int, head_size: int) -> float:
+    """One chunk of 256 positions that all rows see, from the second-level cache."""
+    rng = np.random.default_rng(4)
+    q, keys = (rng.standard_normal((count, head_size)).astype(np.float32) for count in (rows, 256))
+    pages = {side: np.zeros((8, 32 * RowShape(cache_type, head_size).size_bytes), np.uint8) for side in (True, False)}
+    for is_key, page in pages.items():
+        _kernels.ops.store(table, keys, cache_type, is_key, page)
+    limit, m, total, outputs = (
+        np.full(rows, 256, np.int32),
+        np.empty(rows, np.float32),
+        np.empty(rows, np.float32),
+        q.copy(),
+    )
+    arguments = (table, q, limit, 0, pages[True], pages[False], cache_type, 0.1, 2**31 - 1, 0.0, m, total, outputs)
+    return min(_kernels.ops.attention_chunk(*arguments) for _ in range(30))
+
+
+def report_attention(tables: list[str]) -> None:
+    """GMAC/s of attention: six rows as one token of Qwen2.5-Coder-1.5B has for a head, and a tile of a prompt."""
+    shapes = ((6, 128), (96, 128), (96, 64))
+    print("\n| attention, GMAC/s | table | " + " | ".join(f"{rows} rows, D {size}" for rows, size in shapes) + " |")
+    print("|---|---|" + "---|" * len(shapes))
+    for cache_type in CacheType:
+        for table in tables:
+            seconds = [attention_seconds(table, cache_type, *shape) for shape in shapes]
+            rates = [rows * 256 * size * 2 / s / 1e9 for (rows, size), s in zip(shapes, seconds, strict=True)]
+            print(f"| {cache_type.name} | {table} | " + " | ".join(f"{rate:.0f}" for rate in rates) + " |", flush=True)
 
 
 def main() -> None:
@@ -113,6 +134,7 @@ def main() -> None:
     tables = [table for table in arguments.tables.split(",") if table] or ["scalar"]
     report_matmul(tables, arguments.types.split(","))
     report_others([*tables, *({"scalar"} - set(tables))])
+    report_attention(tables)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """Whole models beside llama.cpp: same file, same threads, interleaved runs, medians and ratios.
 
-    python tests/bench/bench_models.py [--model smollm2|qwen] [--repetitions 5] [--threads 2]
+    python -m tests.bench.bench_models [--model smollm2|qwen|llama-8b] [--repetitions 5] [--threads 2] [--isa avx2]
 
 The peer is llama-bench of `tests/bench/build_llama_cpp.sh` (built once, with every instruction set of this
-processor), with and without flash attention: each figure takes its better setting. Prints Markdown.
+processor), with and without flash attention: each figure takes its better setting. `--isa avx2` holds both sides to
+AVX2: our table is forced, the peer is built without the rest. llama-8b has Llama-3-8B's shapes and random blocks
+(`random_model.py` makes it) and is measured only when asked for. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ from magnitude_service.engine.cache_layout import CacheLayout, CacheType
 from magnitude_service.engine.native import NativeExecutor, NativeOptions
 from magnitude_service.loader import MMapModelLoader
 from magnitude_service.loader.options import LoaderOptions
+from tests.bench.random_model import NAME as RANDOM_MODEL
+from tests.bench.random_model import random_model
 
 HERE = Path(__file__).parent
 ROWS_MAX = 512
@@ -44,17 +48,19 @@ class Case:
 CASES = {
     "smollm2": Case("SmolLM2-135M-Instruct.Q4_1.gguf", 512, 64),
     "qwen": Case("qwen2.5-coder-1.5b-instruct-q4_k_m.gguf", 256, 32),
+    "llama-8b": Case(RANDOM_MODEL, 256, 8),
 }
 
 
 class Ours:
     """The native executor alone: no server, no text, as llama-bench is."""
 
-    def __init__(self, path: Path, threads: int) -> None:
+    def __init__(self, path: Path, threads: int, isa: str) -> None:
         self.model = MMapModelLoader(LoaderOptions()).load(str(path))
         program = record(self.model)
         cache = KeyValueCache(CacheLayout(program.cache, CacheType.F16), 64)
-        self.executor = NativeExecutor(program, self.model, cache, NativeOptions(threads=threads, rows_max=ROWS_MAX))
+        options = NativeOptions(threads=threads, rows_max=ROWS_MAX, isa=isa)
+        self.executor = NativeExecutor(program, self.model, cache, options)
         self.vocabulary = program.vocabulary_size
 
     def _plan(self, tokens: np.ndarray, first: int) -> StepPlan:
@@ -92,20 +98,8 @@ class Ours:
 def peer(programs: Path, model: Path, case: Case, threads: int, flash: int) -> tuple[float, float]:
     """llama-bench's tokens per second: prompt, generation."""
     lengths = ["-p", str(case.prompt_tokens), "-n", str(case.generated_tokens)]
-    command = [
-        programs / "llama-bench",
-        "-m",
-        model,
-        "-t",
-        str(threads),
-        *lengths,
-        "-r",
-        "1",
-        "-fa",
-        str(flash),
-        "-o",
-        "json",
-    ]
+    settings = ["-t", str(threads), "-r", "1", "-fa", str(flash), "-o", "json"]
+    command = [programs / "llama-bench", "-m", model, *settings, *lengths]
     environment = os.environ | {"LD_LIBRARY_PATH": str(programs)}
     done = subprocess.run(command, env=environment, capture_output=True, check=True, text=True)
     prompt, generation = json.loads(done.stdout)
@@ -117,11 +111,11 @@ def spread(values: list[float]) -> str:
     return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
 
 
-def bench(name: str, programs: Path, repetitions: int, threads: int) -> list[str]:
+def bench(name: str, programs: Path, repetitions: int, threads: int, isa: str) -> list[str]:
     """Rows of the table for one model."""
     case = CASES[name]
-    path = cache_folder("") / "models" / case.file
-    ours = Ours(path, threads)
+    path = random_model() if case.file == RANDOM_MODEL else cache_folder("") / "models" / case.file
+    ours = Ours(path, threads, isa)
     ours.prefill(case.prompt_tokens), ours.decode(4)
     mine: tuple[list[float], list[float]] = ([], [])
     theirs: dict[int, tuple[list[float], list[float]]] = {0: ([], []), 1: ([], [])}
@@ -146,13 +140,16 @@ def main() -> None:
     parser.add_argument("--model", choices=CASES, action="append")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--isa", choices=("native", "avx2"), default="native")
     given = parser.parse_args()
-    built = subprocess.run(["bash", HERE / "build_llama_cpp.sh"], capture_output=True, check=True, text=True)
+    isa = "" if given.isa == "native" else given.isa
+    built = subprocess.run(["bash", HERE / "build_llama_cpp.sh", given.isa], capture_output=True, check=True, text=True)
     programs = Path(built.stdout.strip().splitlines()[-1])
-    print(f"{given.threads} threads, {given.repetitions} interleaved runs; tokens/s, medians (smallest to largest)")
+    print(f"{given.isa}, {given.threads} threads, {given.repetitions} interleaved runs", end="; ")
+    print("tokens/s, medians (smallest to largest)")
     print("\n| model | what | magnitude | llama.cpp b11434 | ratio |\n|---|---|---|---|---|")
-    for name in given.model or CASES:
-        print("\n".join(bench(name, programs, given.repetitions, given.threads)), flush=True)
+    for name in given.model or ("smollm2", "qwen"):
+        print("\n".join(bench(name, programs, given.repetitions, given.threads, isa)), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Start-up and memory beside llama-server: from process start to the first "ready", and anonymous memory then.
 
-    python tests/bench/bench_startup.py [--model smollm2|qwen] [--repetitions 7] [--peer FOLDER]
+    python -m tests.bench.bench_startup [--model smollm2|qwen] [--repetitions 7] [--peer FOLDER]
 
 Prints Markdown: medians of interleaved runs, and the ratios. llama-server is ready when /health says so; we are when
 the ready line is there, and grpc.health.v1 must then report SERVING. Both get the same threads and context. Anonymous

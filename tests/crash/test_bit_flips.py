@@ -31,29 +31,30 @@ def bytes_in_use(content: bytearray, begin: int) -> list[int]:
     return [offset for offset in range(begin, len(content)) if any(content[max(offset - 40, begin) : offset + 40])]
 
 
-@pytest.mark.parametrize("state", ["sidecar", "model"])
-def test_a_damaged_byte_costs_at_most_the_version_that_it_lies_in(state: str) -> None:
+def damage_and_read(state: str, stride: int) -> tuple[int, int]:
+    """Damages every `stride`th byte, one at a time; returns how many, and how often that was noticed."""
     disk, content = small_tail(state)
     inode = max(disk.contents)
     sound = bytes(disk.contents[inode])
     changed = 0
-    offsets = bytes_in_use(disk.contents[inode], 0 if state == "sidecar" else len(MODEL_BYTES))
-    for offset in offsets if state == "sidecar" else offsets[::3]:
+    offsets = bytes_in_use(disk.contents[inode], 0 if state == "sidecar" else len(MODEL_BYTES))[::stride]
+    for offset in offsets:
         disk.contents[inode][offset] ^= 0xFF
         with StateSnapshotManager(MODEL, options(state), file_system=disk, read_only=True) as reader:
             found = found_by(reader)
         assert lost(content, found) <= 1, f"byte {offset}"
         changed += found != content
         disk.contents[inode][offset] = sound[offset]
-    assert changed > 500, "damage was noticed"
+    return len(offsets), changed
 
 
-@pytest.mark.parametrize("state", ["sidecar", "model"])
-def test_a_writer_that_opens_a_damaged_tail_loses_no_other_version(state: str) -> None:
+def damage_and_write(state: str, stride: int) -> int:
+    """The same, opened by a writer, which repairs, indexes and compacts; returns how many."""
     disk, content = small_tail(state)
     inode = max(disk.contents)
     sound = bytes(disk.contents[inode])
-    for offset in bytes_in_use(disk.contents[inode], 65_536)[::9]:
+    offsets = bytes_in_use(disk.contents[inode], 65_536)[::stride]
+    for offset in offsets:
         disk.contents[inode] = bytearray(sound)
         disk.contents[inode][offset] ^= 1 << offset % 8
         with StateSnapshotManager(MODEL, options(state), file_system=disk) as manager:
@@ -65,6 +66,28 @@ def test_a_writer_that_opens_a_damaged_tail_loses_no_other_version(state: str) -
         for added in [each for each in disk.contents if each > inode]:
             del disk.contents[added]
         disk.names = {path: 1 if path == MODEL else inode for path in disk.names}
+    return len(offsets)
+
+
+@pytest.mark.parametrize("state", ["sidecar", "model"])
+def test_a_damaged_byte_costs_at_most_the_version_that_it_lies_in(state: str) -> None:
+    _, changed = damage_and_read(state, stride=17)
+    assert changed > 80, "damage was noticed"
+
+
+@pytest.mark.parametrize("state", ["sidecar", "model"])
+def test_a_writer_that_opens_a_damaged_tail_loses_no_other_version(state: str) -> None:
+    assert damage_and_write(state, stride=61) > 50
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("state", ["sidecar", "model"])
+def test_every_byte_of_a_small_tail_may_be_damaged(state: str) -> None:
+    tried, changed = damage_and_read(state, stride=1)
+    assert changed > 1500, "damage was noticed"
+    written = damage_and_write(state, stride=1)
+    print(f"{tried} bytes damaged before a reader ({changed} noticed), {written} before a writer")
 
 
 def test_junk_behind_the_end_is_ignored_and_reported_once() -> None:

@@ -7,8 +7,9 @@ import random
 
 import pytest
 
-from magnitude_service.errors import MagnitudeError, PreconditionError, UnavailableError
+from magnitude_service.errors import MagnitudeError, PreconditionError
 from magnitude_service.snapshot import StateSnapshotManager
+from magnitude_service.snapshot.state_file import write_state_file
 from tests.crash.campaign import check, state_at_the_end
 from tests.crash.disk import Disk, Fault
 from tests.crash.workload import (
@@ -23,6 +24,7 @@ from tests.crash.workload import (
     content_of,
     effect_of,
     found_on,
+    header,
     options,
 )
 
@@ -90,12 +92,12 @@ def test_when_any_one_file_operation_fails_nothing_acknowledged_is_lost(state: s
 
 
 def step_on(run: Run, action: Action) -> None:
-    """One action; where it fails, the same manager goes on, unless it says that it cannot."""
+    """One action; where it fails, the same manager goes on, unless it says that it cannot: after a failed sync."""
     before, effect = run.content, effect_of(run.content, action)
     try:
         run.do(action)
     except MagnitudeError as error:
-        if isinstance(error, UnavailableError):
+        if "earlier sync failed" in error.message:
             killed(run)
         found = content_of(run.manager) if run.manager else found_on(run.disk, run.state)
         assert found in (before, after(before, effect))
@@ -146,8 +148,9 @@ def test_after_a_failed_sync_no_save_is_acknowledged_until_the_file_is_opened_ag
     with pytest.raises(MagnitudeError, match="cannot be synced"):
         run.do(Action("save", "one", b"2"))
     for _ in range(2):
-        with pytest.raises(UnavailableError, match="an earlier sync failed"):
+        with pytest.raises(PreconditionError, match="an earlier sync failed") as caught:
             run.do(Action("save", "one", b"3"))
+        assert caught.value.reason == "STORAGE_FAILED"
     killed(run)
     run.do(Action("save", "two", b"4"))
 
@@ -190,3 +193,32 @@ def test_longer_runs_survive_a_fault_too() -> None:
                 step(run, action)
             killed(run)
             assert found_on(disk, "sidecar") == run.content
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.short_bytes or errno.errorcode[fault.errno])
+def test_an_export_that_fails_anywhere_leaves_a_whole_file_or_none(fault: Fault) -> None:
+    exported = MODEL.with_name("one.state.gguf")
+    blobs = {"agent_state": b"whole" * 3000, "agent/pdf": b"part"}
+    made = header("one")
+    made.snapshot.version = 7
+
+    def export(disk: Disk) -> bool:
+        try:
+            write_state_file(exported, made, blobs, disk)
+        except MagnitudeError:
+            return False
+        return True
+
+    sound = Disk.with_file(MODEL, MODEL_BYTES)
+    assert export(sound)
+    for number in range(sound.calls):
+        disk = Disk.with_file(MODEL, MODEL_BYTES)
+        disk.fault = Fault(number, fault.errno, fault.short_bytes)
+        is_done = export(disk)
+        assert is_done or fault.short_bytes is None
+        assert exported in disk.names or not is_done
+        if exported in disk.names:
+            model = exported.with_name("one.gguf")
+            with StateSnapshotManager(model, options("sidecar"), file_system=disk, read_only=True) as reader:
+                saved = reader.restore("one", 7)
+                assert {name: data.tobytes() for name, data in saved.blobs.items()} == blobs

@@ -1,13 +1,16 @@
-"""A process that saves without end, and tells of each save that has returned: to be killed."""
+"""A process that saves without end, while its file is compacted again and again beside it; tells of each save that has
+returned. To be killed."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import random
 import sys
 from pathlib import Path
 
-from magnitude_service.snapshot import SnapshotOptions, StateSnapshotManager
+from magnitude_service.errors import UnavailableError
+from magnitude_service.snapshot import SnapshotOptions, StateSnapshotManager, UpkeepThread
 from tests.crash.workload import header
 
 SESSIONS_MAX = 5
@@ -20,10 +23,19 @@ def content(session_id: str, version: int) -> bytes:
 
 
 def main(model: str, state: str, seed: str) -> None:
-    """Saves, and compacts now and then. Writes "session version" lines after each save."""
+    """Writes a line before and after each save. The upkeep compacts in the background, often so slowly that saves come
+    meanwhile; now and then this thread asks for it too."""
     chance = random.Random(int(seed))
-    options = SnapshotOptions(state=state, state_versions_kept=3, state_punch_after_seconds=0)
+    options = SnapshotOptions(
+        state=state,
+        state_versions_kept=3,
+        state_punch_after_seconds=0,
+        state_compact_dead_ratio=0.2,
+        state_compact_min_bytes=0,
+        state_compact_bytes_per_second=chance.choice((16, 16, 256)) << 20,
+    )
     with StateSnapshotManager(Path(model), options) as manager:
+        UpkeepThread(manager.maintain, interval_seconds=0.01).start()
         print("open", flush=True)
         while True:
             session_id = f"s{chance.randrange(SESSIONS_MAX)}"
@@ -33,7 +45,8 @@ def main(model: str, state: str, seed: str) -> None:
             saved = manager.save(header(session_id), agent_state=content(session_id, version))
             print("end", session_id, saved.version, flush=True)
             if chance.random() < 0.1:
-                manager.compact()
+                with contextlib.suppress(UnavailableError):  # one runs already
+                    manager.compact()
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ def test_no_delta_ends_inside_a_character_and_streams_equal_whole_answers(client
 def token_bytes(client: Client, ids: list[int]) -> bytes:
     """The bytes of ids."""
     request = inference_pb2.DetokenizeRequest(token_ids=ids)
-    return bytes(client.call(client.inference.Detokenize, request).text_bytes)
+    return bytes(client.call(client.inference.Detokenize, request).content)
 
 
 # Requests
@@ -113,7 +113,7 @@ def token_bytes(client: Client, ids: list[int]) -> bytes:
         ("request_id", {"request_id": "a b"}),
         ("priority", {"priority": 1000}),
         ("metadata", {"metadata": {"k": "v" * 600}}),
-        ("session_id", {"session_id": "s"}),
+        ("session_id", {"session_id": "s p"}),
         ("structured_output", {"structured_output": inference_pb2.StructuredOutput(regex="(")}),
     ],
 )

@@ -28,7 +28,7 @@ BAD: tuple[tuple[str, dict[str, object]], ...] = (
     ("context", {"max_tokens": 10**6}),
     ("stop_token_ids", {"stop_token_ids": [10**6]}),
     ("model", {"model": "nobody"}),
-    ("snapshot_afterwards", {"session_id": "s"}),
+    ("structured_output", {"structured_output": inference_pb2.StructuredOutput(regex="(")}),
 )
 
 

@@ -21,10 +21,9 @@ from tests.golden.tiny_models import MODELS, VECTORS, sha256, tokens_of, write
 
 def main(programs: Path) -> None:
     """Evaluates every model with the peer whose libraries lie in `programs`."""
-    source = programs.parents[1]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        _compile(programs, source, folder / "peer_logits")
+        compile_peer(programs, folder / "peer_logits")
         for model in MODELS:
             path, tokens = write(model, folder), tokens_of(model)
             command = [str(folder / "peer_logits"), str(path), *map(str, tokens)]
@@ -35,7 +34,9 @@ def main(programs: Path) -> None:
             print(f"| `{model}` | {sha256(path)} | {logprobs.shape} |")
 
 
-def _compile(programs: Path, source: Path, program: Path) -> None:
+def compile_peer(programs: Path, program: Path) -> None:
+    """Builds peer_logits.cpp with the peer's headers and libraries."""
+    source = programs.parents[1]
     includes = [f"-I{source / 'include'}", f"-I{source / 'ggml' / 'include'}"]
     libraries = [f"-L{programs}", f"-Wl,-rpath,{programs}", "-lllama", "-lggml", "-lggml-base"]
     command = ["g++", "-std=c++17", "-O1", *includes, str(Path(__file__).parent / "peer_logits.cpp")]

@@ -103,8 +103,9 @@ def test_smollm2_is_within_a_tenth_of_llama_cpps_distance(smollm2: RealModel, ki
 
 
 @pytest.mark.model
-def test_smollm2_with_float16_pages_is_no_farther_than_llama_cpp(smollm2: RealModel) -> None:
-    assert smollm2.measured("native", CacheType.F16).figures.exceeded(bar_of(smollm2.cases)) == []
+@pytest.mark.parametrize("cache_type", [CacheType.F16, CacheType.BF16, CacheType.Q8_0])
+def test_smollm2_with_rounded_pages_is_no_farther_than_llama_cpp(smollm2: RealModel, cache_type: CacheType) -> None:
+    assert smollm2.measured("native", cache_type).figures.exceeded(bar_of(smollm2.cases)) == []
 
 
 @pytest.mark.model
@@ -113,7 +114,7 @@ def test_the_reference_is_the_float32_run_of_smollm2(smollm2: RealModel) -> None
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("cache_type", CacheType)
+@pytest.mark.parametrize("cache_type", [CacheType.F32, CacheType.F16])
 def test_greedy_text_of_smollm2_is_llama_cpps_but_for_near_ties(smollm2: RealModel, cache_type: CacheType) -> None:
     assert_greedy_texts(smollm2, SMOLLM2, "native", cache_type)
 
@@ -149,7 +150,7 @@ def test_qwen_with_float16_pages_is_no_farther_than_llama_cpp(qwen: RealModel) -
 @pytest.mark.model
 @pytest.mark.heavy
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("cache_type", CacheType)
+@pytest.mark.parametrize("cache_type", [CacheType.F32, CacheType.F16])
 def test_greedy_text_of_qwen_is_llama_cpps_but_for_near_ties(qwen: RealModel, cache_type: CacheType) -> None:
     assert_greedy_texts(qwen, QWEN, "native", cache_type)
 

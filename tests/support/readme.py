@@ -11,6 +11,7 @@ from magnitude_service import config, errors
 from magnitude_service.engine.architectures import ARCHITECTURES
 from magnitude_service.engine.tensors import MATRIX_TYPES
 from magnitude_service.errors import MagnitudeError
+from magnitude_service.metrics import METRICS
 from magnitude_service.text.tokenizer import MODELS
 
 ROOT = Path(__file__).parents[2]
@@ -54,6 +55,15 @@ def supported() -> Iterator[str]:
     yield f"- tokenizers: {', '.join(f'`{name}`' for name in MODELS)} with the pre-tokenizers {_pre_tokenizers()}"
 
 
+def metric_table() -> Iterator[str]:
+    """A row per metric."""
+    yield "| metric | type | labels | meaning |"
+    yield "|---|---|---|---|"
+    for metric in METRICS:
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        yield f"| `{metric.name}` | {metric.kind.value} | {labels} | {metric.sentence} |"
+
+
 def refused() -> Iterator[str]:
     """Names of earlier magnitude that are refused."""
     names = ", ".join(f"`--{name}`" for name in config.REFUSED_NAMES)
@@ -64,6 +74,7 @@ PARTS: Mapping[str, Callable[[], Iterator[str]]] = {
     "settings": settings,
     "errors": error_table,
     "supported": supported,
+    "metrics": metric_table,
     "refused": refused,
 }
 

@@ -56,8 +56,8 @@ class Served:
 
 
 @contextlib.contextmanager
-def serving(model: Path, *flags: str, variables: Mapping[str, str] | None = None) -> Iterator[Served]:
-    """A server of this model on a free port until the end of the context; then SIGTERM must end it with status 0."""
+def starting(model: Path, *flags: str, variables: Mapping[str, str] | None = None) -> Iterator[Served]:
+    """A server of this model on a free port, until SIGTERM at the end of the context, however it then ends."""
     command = [*MAGNITUDE, "serve", "--model", str(model), "--port", "0", "--threads", "1", *flags]
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8") as log,
@@ -78,7 +78,17 @@ def serving(model: Path, *flags: str, variables: Mapping[str, str] | None = None
                 process.wait(SECONDS_MAX)
             except subprocess.TimeoutExpired:
                 process.kill()
-        assert process.returncode == 0, served.logged()
+
+
+@contextlib.contextmanager
+def serving(model: Path, *flags: str, variables: Mapping[str, str] | None = None) -> Iterator[Served]:
+    """The same; and SIGTERM must end it with status 0."""
+    with starting(model, *flags, variables=variables) as served:
+        yield served
+        served.process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            served.process.wait(SECONDS_MAX)
+        assert served.process.returncode == 0, served.logged()
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 20) -> None:

@@ -20,7 +20,7 @@ def metrics() -> Metrics:
     metrics = Metrics()
     metrics.add(CALLS, 2, "Infer", "OK")
     metrics.add(CALLS, 1, "Infer", 'a"b\\c\n')
-    for seconds in (0.001, 0.02, 0.02, 400.0):
+    for seconds in (0.001, 0.02, 0.02, 2_000.0):
         metrics.observe(CALL_SECONDS, seconds, "Infer")
     return metrics
 
@@ -31,7 +31,11 @@ def page(metrics: Metrics) -> str:
     return generate_latest(registry).decode()
 
 
-def test_every_metric_has_its_type_and_its_sentence(metrics: Metrics) -> None:
+def test_every_metric_has_its_type_and_its_sentence_once_it_was_observed(metrics: Metrics) -> None:
+    assert "magnitude_requests_running" not in page(metrics)
+    for metric in METRICS:
+        values = [f"a {label}" for label in metric.labels]
+        (metrics.observe if metric.kind is Kind.HISTOGRAM else metrics.add)(metric, 1, *values)
     lines = page(metrics).splitlines()
     for metric in METRICS:
         assert f"# TYPE {metric.name} {metric.kind.value}" in lines
@@ -41,7 +45,7 @@ def test_every_metric_has_its_type_and_its_sentence(metrics: Metrics) -> None:
 def test_counters_and_gauges_show_their_values(metrics: Metrics) -> None:
     lines = page(metrics).splitlines()
     assert 'magnitude_calls_total{code="OK",method="Infer"} 2.0' in lines
-    assert 'magnitude_pages_used{model="m"} 3.0' in lines
+    assert 'magnitude_key_value_pages_used{model="m"} 3.0' in lines
 
 
 def test_a_label_value_with_quotes_and_newlines_comes_back_whole(metrics: Metrics) -> None:
@@ -52,19 +56,19 @@ def test_a_label_value_with_quotes_and_newlines_comes_back_whole(metrics: Metric
 
 def test_the_buckets_of_a_histogram_are_cumulative_and_end_with_all(metrics: Metrics) -> None:
     families = {family.name: family for family in text_string_to_metric_families(page(metrics))}
-    samples = families["magnitude_call_seconds"].samples
+    samples = families[CALL_SECONDS.name].samples
     buckets = {sample.labels["le"]: sample.value for sample in samples if sample.name.endswith("_bucket")}
     assert list(map(float, buckets)) == [*CALL_SECONDS.buckets, float("inf")]
-    assert (buckets["0.005"], buckets["0.01"], buckets["0.025"], buckets["300.0"]) == (1, 1, 3, 3)
+    assert (buckets["0.005"], buckets["0.01"], buckets["0.025"], buckets["1800.0"]) == (1, 1, 3, 3)
     assert buckets["+Inf"] == 4
     assert list(buckets.values()) == sorted(buckets.values())
     totals = {sample.name.rsplit("_", 1)[1]: sample.value for sample in samples if "le" not in sample.labels}
-    assert totals == {"count": 4, "sum": pytest.approx(400.041)}
+    assert totals == {"count": 4, "sum": pytest.approx(2_000.041)}
 
 
 def test_a_scraper_reads_the_page_over_http_while_others_observe(metrics: Metrics) -> None:
     port = _free_port()
-    serve_metrics(metrics, lambda: None, "127.0.0.1", port)
+    close = serve_metrics(metrics, lambda: None, "127.0.0.1", port)
     stop = threading.Event()
 
     def observe() -> None:
@@ -78,12 +82,15 @@ def test_a_scraper_reads_the_page_over_http_while_others_observe(metrics: Metric
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
                 assert answer.headers["Content-Type"].startswith("text/plain")
                 families = list(text_string_to_metric_families(answer.read().decode()))
-            [seconds] = [family for family in families if family.name == "magnitude_call_seconds"]
+            [seconds] = [family for family in families if family.name == CALL_SECONDS.name]
             values = {sample.labels.get("le", sample.name): sample.value for sample in seconds.samples}
-            assert values["+Inf"] == values["magnitude_call_seconds_count"]
+            assert values["+Inf"] == values[f"{CALL_SECONDS.name}_count"]
     finally:
         stop.set()
         observer.join()
+        close()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
 
 
 def test_a_port_that_is_taken_is_refused_by_name(metrics: Metrics) -> None:

@@ -3,7 +3,7 @@
 Wider than the design's table, each for a reason:
 
 - `options` (how a dataclass declares a setting) may be imported by every layer that has settings, and imports `errors`.
-- `exporter` and `observer` are parts of `app` that stand in files of their own.
+- `exporter`, `observer` and `monitoring` are parts of `app` that stand in files of their own.
 - `config` finds the layers' dataclasses by the names in its own table, so that a command loads only those it needs.
 - `gguf`, the oracle of dequantisation, is imported by the reference executor when it is built, and by the generator of
   the type table, which no other module imports.
@@ -35,6 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "config": {"errors", "options"},
     "exporter": {"metrics", "errors"},
     "observer": {"metrics", "scheduling"},
+    "monitoring": {"errors", "metrics", "observer", "exporter", "scheduling", "engine", "loader"},
 }
 """Which of our packages each may import."""
 

@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 _LAZY = {
     "Client": ("magnitude.client", "Client"),
     "CallError": ("magnitude.errors", "CallError"),
+    "tls": ("magnitude.tls", ""),
     "loader": ("magnitude_service.loader", ""),
 }
 

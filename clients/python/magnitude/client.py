@@ -19,6 +19,8 @@ from typing import Any
 import grpc
 
 from magnitude.errors import CallError, Unavailable, call_error
+from magnitude.session import Session
+from magnitude.sessions import Sessions
 from magnitude.v1 import (
     common_pb2,
     health_pb2,
@@ -32,6 +34,7 @@ from magnitude.v1 import (
 
 SERVICE_CONFIG = json.dumps(
     {
+        "loadBalancingConfig": [{"round_robin": {}}],
         "methodConfig": [
             {
                 "name": [{"service": f"magnitude.v1.{name}"} for name in ("InferenceService", "ModelService")],
@@ -43,10 +46,11 @@ SERVICE_CONFIG = json.dumps(
                     "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED"],
                 },
             }
-        ]
+        ],
     }
 )
-"""Retries as grpc does them. The server's pushback says how long to wait, or that it is of no use."""
+"""Retries as grpc does them, over all addresses of a name. The server's pushback says how long to wait, or that it is
+of no use."""
 
 READY_POLL_SECONDS = 0.05
 
@@ -71,15 +75,22 @@ class Client:
         *,
         timeout_seconds: float | None = None,
         credentials: grpc.ChannelCredentials | None = None,
+        token: str | None = None,
         retries: bool = True,
     ) -> None:
-        """`timeout_seconds` bounds each call unless the call has its own; absent: no bound. Without `retries` a
-        refusal that would pass is raised at once, with how long to wait."""
+        """`timeout_seconds` bounds each call unless the call has its own; absent: no bound. `credentials` encrypt:
+        `grpc.ssl_channel_credentials()`; a bearer `token` needs them. Without `retries` a refusal that would pass is
+        raised at once, with how long to wait."""
         options = [
             ("grpc.max_receive_message_length", -1),
             ("grpc.service_config", SERVICE_CONFIG),
             ("grpc.enable_retries", int(retries)),
         ]
+        if token is not None:
+            if credentials is None:
+                raise ValueError("A token needs credentials of TLS: it would be sent in the clear.")
+            bearer = grpc.access_token_call_credentials(token)
+            credentials = grpc.composite_channel_credentials(credentials, bearer)
         if credentials is None:
             self._channel = grpc.insecure_channel(address, options)
         else:
@@ -89,9 +100,10 @@ class Client:
         self.models = model_pb2_grpc.ModelServiceStub(self._channel)
         self.health_service = health_pb2_grpc.HealthServiceStub(self._channel)
         self.snapshots = snapshot_pb2_grpc.SnapshotServiceStub(self._channel)
+        self.sessions = Sessions(self)
 
     def infer(
-        self, prompt: Prompt, *, timeout_seconds: float | None = None, **options: Any
+        self, prompt: Prompt | None, *, timeout_seconds: float | None = None, **options: Any
     ) -> inference_pb2.InferResponse:
         """The whole answer. `options` are those of `infer_request`."""
         request = infer_request(prompt, **options)
@@ -102,7 +114,7 @@ class Client:
 
     def stream(
         self,
-        prompt: Prompt,
+        prompt: Prompt | None,
         *,
         timeout_seconds: float | None = None,
         delta_interval_ms: int | None = None,
@@ -113,6 +125,14 @@ class Client:
             request=infer_request(prompt, **options), delta_interval_ms=delta_interval_ms
         )
         return Stream(self.inference.StreamInfer(request, timeout=timeout_seconds or self._timeout_seconds))
+
+    def session(self, session_id: str, model: str = "") -> Session:
+        """A session by its id, to ask in and to save."""
+        return Session(self, session_id, model)
+
+    def conversation(self, messages: Sequence[Message] = (), **options: Any) -> Conversation:
+        """A chat that begins with some messages, often one of the system's; `options` are those of every answer."""
+        return Conversation(self, messages, **options)
 
     def abort(self, *request_ids: str) -> list[str]:
         """Ends requests early, with what they have; returns those that were running."""
@@ -228,14 +248,42 @@ class Stream:
         self.cancel()
 
 
-def infer_request(prompt: Prompt, **options: Any) -> inference_pb2.InferRequest:
-    """A request. `prompt` is text, token ids, or chat messages ({"role": "user", "content": "…"}).
+class Conversation:
+    """A chat whose messages are kept here and sent with each question; what the server has computed of them already it
+    does not compute again. `messages` are what was said so far."""
+
+    def __init__(self, client: Client, messages: Sequence[Message] = (), **options: Any) -> None:
+        self._client = client
+        self._options = options
+        self.messages: list[Message] = list(messages)
+
+    def say(self, text: str) -> str:
+        """Asks something and returns the answer."""
+        return "".join(self.stream(text))
+
+    def stream(self, text: str) -> Iterator[str]:
+        """Asks something; the answer comes in parts. Question and answer become messages when it is complete: one that
+        fails, or is left early, was not said."""
+        asked: list[Message] = [*self.messages, {"role": "user", "content": text}]
+        answer = ""
+        with self._client.stream(asked, **self._options) as stream:
+            for part in stream.texts():
+                answer += part
+                yield part
+        self.messages = [*asked, {"role": "assistant", "content": answer}]
+
+
+def infer_request(prompt: Prompt | None, **options: Any) -> inference_pb2.InferRequest:
+    """A request. `prompt` is text, token ids, or chat messages ({"role": "user", "content": "…"}); none where the last
+    answer of a session goes on.
 
     `options` are fields of InferRequest; those of its `sampling`, `stopping` and `tokenization` may be named directly:
     `temperature=0, max_tokens=64`. Raises TypeError for a name that none of them has.
     """
     request = inference_pb2.InferRequest()
-    if isinstance(prompt, str):
+    if prompt is None:
+        pass
+    elif isinstance(prompt, str):
         request.text = prompt
     elif prompt and isinstance(prompt[0], int):
         request.token_ids.ids.extend(prompt)  # type: ignore[arg-type]

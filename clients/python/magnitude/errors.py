@@ -45,6 +45,14 @@ class InvalidRequest(CallError, code=grpc.StatusCode.INVALID_ARGUMENT):
     """A field is out of its bounds; see `field_violations`."""
 
 
+class Unauthenticated(CallError, code=grpc.StatusCode.UNAUTHENTICATED):
+    """The server wants a bearer token: `Client(token=…)`."""
+
+
+class PermissionDenied(CallError, code=grpc.StatusCode.PERMISSION_DENIED):
+    """The token is not one of the server's."""
+
+
 class NotFound(CallError, code=grpc.StatusCode.NOT_FOUND):
     """There is no such model, session or snapshot."""
 

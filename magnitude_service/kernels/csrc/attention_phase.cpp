@@ -62,8 +62,9 @@ void AttentionPhase::attend_whole(const StepContext& context, const AttentionIte
   const Queries queries = gather(context, tile, item.head, thread);
   const AttentionState folded = context.attention.state_in(own.folded.get(), queries.rows);
   const AttentionState next = context.attention.state_in(own.chunk.get(), queries.rows);
-  attend(context, tile, item.head, 0, queries, folded, thread);
-  for (int chunk = 1; chunk < tile.chunks; ++chunk) {
+  const int first = first_chunk(context, tile);
+  attend(context, tile, item.head, first, queries, folded, thread);
+  for (int chunk = first + 1; chunk < tile.chunks; ++chunk) {
     attend(context, tile, item.head, chunk, queries, next, thread);
     fold(context, queries.rows, folded, next);
   }
@@ -73,14 +74,23 @@ void AttentionPhase::attend_whole(const StepContext& context, const AttentionIte
 void AttentionPhase::attend_chunk(const StepContext& context, const AttentionItem& item, int thread) const {
   AttentionSchedule& schedule = context.attention;
   const AttentionTile& tile = schedule.tile(item.tile);
-  const Queries queries = gather(context, tile, item.head, thread);
-  attend(context, tile, item.head, item.chunk, queries, schedule.partial(tile, item.head, item.chunk), thread);
+  const int first = first_chunk(context, tile), rows = tile.tokens * settings_.shape.group();
+  if (item.chunk >= first) {
+    const Queries queries = gather(context, tile, item.head, thread);
+    attend(context, tile, item.head, item.chunk, queries, schedule.partial(tile, item.head, item.chunk), thread);
+  }
   if (!schedule.finish_chunk(item.tile, item.head)) return;
-  const AttentionState folded = schedule.partial(tile, item.head, 0);
-  for (int chunk = 1; chunk < tile.chunks; ++chunk) {
-    fold(context, queries.rows, folded, schedule.partial(tile, item.head, chunk));
+  const AttentionState folded = schedule.partial(tile, item.head, first);
+  for (int chunk = first + 1; chunk < tile.chunks; ++chunk) {
+    fold(context, rows, folded, schedule.partial(tile, item.head, chunk));
   }
   finish(context, tile, item.head, folded);
+}
+
+// The first chunk of which a row of the tile sees something; those before it are not looked at.
+int AttentionPhase::first_chunk(const StepContext& context, const AttentionTile& tile) const {
+  const int64_t first_position = int64_t{context.step.positions[tile.row_begin]} + 1 - settings_.window;
+  return first_position < 0 ? 0 : static_cast<int>(first_position / kChunkPositions);
 }
 
 // The query rows [tokens][G] of a tile and head, rotated.
@@ -124,6 +134,8 @@ void AttentionPhase::attend(const StepContext& context, const AttentionTile& til
   args.values = values;
   args.cache_type = pages.type;
   args.scale = settings_.scale;
+  args.window = settings_.window;
+  args.softcap = settings_.softcap;
   args.m = state.m;
   args.l = state.l;
   args.o = state.o;
@@ -133,10 +145,7 @@ void AttentionPhase::attend(const StepContext& context, const AttentionTile& til
 
 void AttentionPhase::fold(const StepContext& context, int rows, const AttentionState& into,
                           const AttentionState& chunk) const {
-  const int D = settings_.shape.head_size;
-  for (int r = 0; r < rows; ++r) {
-    context.ops.attention_fold(into.m + r, into.l + r, into.o + r * D, chunk.m[r], chunk.l[r], chunk.o + r * D, D);
-  }
+  context.ops.attention_fold(into.m, into.l, into.o, chunk.m, chunk.l, chunk.o, rows, settings_.shape.head_size);
 }
 
 void AttentionPhase::finish(const StepContext& context, const AttentionTile& tile, int head,
@@ -144,11 +153,10 @@ void AttentionPhase::finish(const StepContext& context, const AttentionTile& til
   const int G = settings_.shape.group(), D = settings_.shape.head_size;
   for (int t = 0; t < tile.tokens; ++t) {
     float* output = row_of(context.workspace, settings_.output, tile.row_begin + t) + static_cast<size_t>(head) * G * D;
-    for (int g = 0; g < G; ++g) {
-      const int r = t * G + g;
-      context.ops.attention_finish(state.l[r], state.o + r * D, D);
-      std::memcpy(output + g * D, state.o + r * D, sizeof(float) * D);
-    }
+    const int r = t * G;
+    const float* sinks = settings_.sinks == nullptr ? nullptr : settings_.sinks + static_cast<size_t>(head) * G;
+    context.ops.attention_finish(state.m + r, state.l + r, state.o + static_cast<size_t>(r) * D, sinks, G, D);
+    std::memcpy(output, state.o + static_cast<size_t>(r) * D, sizeof(float) * G * D);
   }
 }
 

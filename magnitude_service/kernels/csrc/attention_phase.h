@@ -2,12 +2,13 @@
 #pragma once
 
 #include "attention_schedule.h"
+#include "cache_pages.h"
 #include "phase.h"
 
 namespace magnitude {
 
-// The pool of key/value pages (CacheLayout in engine/cache_layout.py): page-major; per layer the keys
-// [K heads][D][kPageTokens], then the values [K heads][kPageTokens][D].
+// The pool of key/value pages (CacheLayout in engine/cache_layout.py): page-major; per layer the keys of K heads, then
+// the values of K heads, each as cache_pages.h draws them.
 struct PagePool {
   uint8_t* base;
   int pages;
@@ -16,9 +17,7 @@ struct PagePool {
   int head_size;
   CacheType type;
 
-  size_t head_bytes() const {
-    return static_cast<size_t>(kPageTokens) * head_size * (type == CacheType::F16 ? 2 : 4);
-  }
+  size_t head_bytes() const { return page_shape(type, head_size).bytes(); }
   size_t page_bytes() const { return static_cast<size_t>(layers) * 2 * key_value_heads * head_bytes(); }
   uint8_t* key(int64_t page, int layer, int head) const {
     return base + page * page_bytes() + (static_cast<size_t>(layer) * 2 * key_value_heads + head) * head_bytes();
@@ -43,12 +42,15 @@ struct AttentionSettings {
   int layer;              // of the cache
   AttentionShape shape;
   float scale;
+  int32_t window;         // positions that a row sees, its own included; INT32_MAX: all
+  float softcap;          // 0: none
+  const float* sinks;     // [heads], or null
   int q, k, v, output;    // slots
   Rotation q_rotation, k_rotation;
 };
 
 // Rotates the step's queries and keys, puts its keys and values into their pages, and then computes for every row
-// out[t][h] = softmax(scale * q[t][h] · keys) · values, over the positions up to the row's own.
+// out[t][h] = softmax(scale * q[t][h] · keys) · values, over the positions up to the row's own, or the last of them.
 //
 // Where every sequence has one row (decoding), an item of attention work stores its own key and value first: that saves
 // a barrier, and the page's lines stay with the thread that reads them next. Otherwise all rows are stored before.
@@ -72,6 +74,7 @@ class AttentionPhase : public Phase {
               const AttentionState& state, int thread) const;
   void attend_whole(const StepContext& context, const AttentionItem& item, int thread) const;
   void attend_chunk(const StepContext& context, const AttentionItem& item, int thread) const;
+  int first_chunk(const StepContext& context, const AttentionTile& tile) const;
   void fold(const StepContext& context, int rows, const AttentionState& into, const AttentionState& chunk) const;
   void finish(const StepContext& context, const AttentionTile& tile, int head, const AttentionState& state) const;
 

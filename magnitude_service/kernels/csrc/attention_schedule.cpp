@@ -5,7 +5,7 @@
 namespace magnitude {
 namespace {
 
-constexpr int kTileRows = 32;                  // query rows of a tile; one token's heads are never parted
+constexpr int kTileRows = 96;                  // query rows of a tile; one token's heads are never parted
 constexpr int kItemsPerThread = 4;             // fewer whole items than this are worth splitting
 constexpr size_t kPartialFloats = 1 << 20;     // 4 MiB: at 6 query heads of 128, 86,000 positions of two heads
 
@@ -26,7 +26,7 @@ AttentionSchedule::AttentionSchedule(const Ops& ops, const AttentionShape& shape
     thread.limits.allocate(rows_max_);
     thread.chunk.allocate(state_floats);
     thread.folded.allocate(state_floats);
-    thread.scratch.allocate(ops.attention_scratch_bytes(rows_max_));
+    thread.scratch.allocate(ops.attention_scratch_bytes(rows_max_, shape.head_size));
   }
 }
 

@@ -9,62 +9,79 @@
 namespace magnitude {
 namespace {
 
-constexpr int kDirectTokens = 2;   // tokens up to which codes are multiplied as they are unpacked
+constexpr int kDirectTokens = 4;   // tokens up to which codes are multiplied as they are unpacked
 constexpr int kTileTokens = 4;     // tokens that share a load of weights: 8 integer sums + 2 codes + 2 in 16 registers
+constexpr int kShiftlessTokens = 2;   // tokens for which nibbles are multiplied where they lie: a sum for each place
+constexpr bool kTakesNibbles = true;
 
 // 32 inputs. A dword holds two of the four inputs 4j…4j+3: pairs[2j] the first and third, pairs[2j+1] the others.
 struct ActivationBlock {
   int32_t pairs[16];
   float scale;
   float scaled_sum;         // float(sum q) * scale
+  int32_t sum, first_sum;   // of q, and of the first half's
 };
-static_assert(sizeof(ActivationBlock) == 72, "the blocks of a row are adjacent");
+static_assert(sizeof(ActivationBlock) == 80, "the blocks of a row are adjacent");
 
-// 16 rows of 32 weights, codes as 16-bit integers without their offset, in the order of ActivationBlock.
+// 16 rows of 32 weights, codes as 16-bit integers without their offset, in the order of ActivationBlock; rows 0…7, 8…15.
 struct alignas(64) Panel {
-  Words pairs[16];
-  Floats scale;
-  Floats second;            // minimum as it is added, or the scale of the second half
+  RowWords pairs[16][2];
+  RowFloats scale[2];
+  RowFloats second[2];      // minimum as it is added, or the scale of the second half
 };
 
-// The pairs of four inputs of 16 rows: the first and third, or the second and fourth, offset removed.
-template <int offset>
-MAGNITUDE_INLINE Words even_codes(Words codes) {
-  const __m256i byte = _mm256_set1_epi32(0x00ff00ff), excess = _mm256_set1_epi16(offset);
-  const Words wide = {_mm256_and_si256(codes.a, byte), _mm256_and_si256(codes.b, byte)};
-  if (offset == 0) return wide;
-  return {_mm256_sub_epi16(wide.a, excess), _mm256_sub_epi16(wide.b, excess)};
-}
-template <int offset>
-MAGNITUDE_INLINE Words odd_codes(Words codes) {
-  const __m256i excess = _mm256_set1_epi16(offset);
-  const Words wide = {_mm256_srli_epi16(codes.a, 8), _mm256_srli_epi16(codes.b, 8)};
-  if (offset == 0) return wide;
-  return {_mm256_sub_epi16(wide.a, excess), _mm256_sub_epi16(wide.b, excess)};
-}
+// The pairs of four inputs of every row, given as bytes: the first and third, the second and fourth.
+MAGNITUDE_INLINE RowWords even_codes(RowWords codes) { return _mm256_and_si256(codes, _mm256_set1_epi16(0x00ff)); }
+MAGNITUDE_INLINE RowWords odd_codes(RowWords codes) { return _mm256_srli_epi16(codes, 8); }
 
-MAGNITUDE_INLINE Words add_products(Words sums, Words codes, __m256i x) {
-  return {_mm256_add_epi32(sums.a, _mm256_madd_epi16(codes.a, x)),
-          _mm256_add_epi32(sums.b, _mm256_madd_epi16(codes.b, x))};
-}
+// The same of four bytes that hold a nibble each, in its place or at the bottom.
+MAGNITUDE_INLINE RowWords even_low(RowWords raw) { return _mm256_and_si256(raw, _mm256_set1_epi16(0x000f)); }
+MAGNITUDE_INLINE RowWords odd_low_by_256(RowWords raw) { return _mm256_and_si256(raw, _mm256_set1_epi16(0x0f00)); }
+MAGNITUDE_INLINE RowWords even_high_by_16(RowWords raw) { return _mm256_and_si256(raw, _mm256_set1_epi16(0x00f0)); }
+MAGNITUDE_INLINE RowWords odd_high(RowWords raw) { return _mm256_srli_epi16(raw, 12); }
+MAGNITUDE_INLINE RowWords odd_low(RowWords raw) { return even_low(_mm256_srli_epi16(raw, 8)); }
+MAGNITUDE_INLINE RowWords even_high(RowWords raw) { return even_low(_mm256_srli_epi16(raw, 4)); }
 
-// Keeps what a type unpacks: for many tokens.
+// Keeps what a type unpacks, one half of the panels' rows: for many tokens.
 template <class Type>
 struct PanelSink {
   Panel* panels;
+  int part;
 
   template <int b, int j>
-  MAGNITUDE_INLINE void codes(Words words) {
-    panels[b].pairs[2 * j] = even_codes<Type::offset>(words);
-    panels[b].pairs[2 * j + 1] = odd_codes<Type::offset>(words);
+  MAGNITUDE_INLINE void keep(RowWords even, RowWords odd) {
+    const __m256i excess = _mm256_set1_epi16(Type::offset);
+    panels[b].pairs[2 * j][part] = Type::offset ? _mm256_sub_epi16(even, excess) : even;
+    panels[b].pairs[2 * j + 1][part] = Type::offset ? _mm256_sub_epi16(odd, excess) : odd;
+  }
+  template <int b, int j>
+  MAGNITUDE_INLINE void codes(RowWords words) {
+    keep<b, j>(even_codes(words), odd_codes(words));
+  }
+  template <int b, int j, int count>
+  MAGNITUDE_INLINE void low_nibbles(const RowWords* raw) {
+    keep<b, j>(even_low(raw[0]), odd_low(raw[0]));
+    if constexpr (count > 1) low_nibbles<b, j + 1, count - 1>(raw + 1);
+  }
+  template <int b, int j, int count>
+  MAGNITUDE_INLINE void high_nibbles(const RowWords* raw) {
+    keep<b, j>(even_high(raw[0]), odd_high(raw[0]));
+    if constexpr (count > 1) high_nibbles<b, j + 1, count - 1>(raw + 1);
   }
   template <int b>
-  MAGNITUDE_INLINE void finish(Floats scale, Floats second) {
-    panels[b].scale = scale;
-    if constexpr (Type::has_minimum || Type::has_halves) panels[b].second = second;
+  MAGNITUDE_INLINE void finish(RowFloats scale, RowFloats second) {
+    panels[b].scale[part] = scale;
+    if constexpr (Type::has_minimum || Type::has_halves) panels[b].second[part] = second;
   }
   MAGNITUDE_INLINE void advance(int blocks) { panels += blocks; }
 };
+
+template <class Type>
+MAGNITUDE_INLINE PanelSink<Type> panel_sink(Panel* panels, int part) {
+  return {panels, part};
+}
+
+constexpr int log2_of(int power) { return power == 1 ? 0 : 1 + log2_of(power / 2); }
 
 // Multiplies what a type unpacks by the activations of T tokens at once, nothing kept but sums: for few tokens.
 template <class Type, int T>
@@ -72,38 +89,84 @@ struct DotSink {
   static constexpr int parts = Type::has_halves ? 2 : 1, part_codes = 8 / parts;
   const uint8_t* xq;
   size_t x_bytes;
-  Floats sum[T];
-  Words dots[T];            // of the part that is being handed
-  Floats dot[parts][T];     // of the parts of the block so far
+  RowFloats sum[T];
+  RowWords dots[parts][T];  // of the parts of the block so far
 
   MAGNITUDE_INLINE DotSink(const uint8_t* activations, size_t row_bytes) : xq(activations), x_bytes(row_bytes) {
 #pragma GCC unroll 8
-    for (int t = 0; t < T; ++t) sum[t] = broadcast(0);
+    for (int t = 0; t < T; ++t) sum[t] = _mm256_setzero_ps();
   }
   MAGNITUDE_INLINE const ActivationBlock& block(int t, int b) const {
     return reinterpret_cast<const ActivationBlock*>(xq + t * x_bytes)[b];
   }
-  template <int b, int j>
-  MAGNITUDE_INLINE void codes(Words words) {
-    const Words even = even_codes<Type::offset>(words), odd = odd_codes<Type::offset>(words);
+  // Adds the products of a pair of inputs to sums of T tokens, or begins these.
+  template <int b>
+  MAGNITUDE_INLINE void multiply_pair(RowWords codes, int pair, bool begin, RowWords* sums) const {
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
-      const ActivationBlock& x = block(t, b);
-      if constexpr (j % part_codes == 0) dots[t] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-      dots[t] = add_products(dots[t], even, _mm256_set1_epi32(x.pairs[2 * j]));
-      dots[t] = add_products(dots[t], odd, _mm256_set1_epi32(x.pairs[2 * j + 1]));
-      if constexpr (j % part_codes == part_codes - 1) dot[j / part_codes][t] = floats_from_words(dots[t]);
+      const RowWords products = _mm256_madd_epi16(codes, _mm256_set1_epi32(block(t, b).pairs[pair]));
+      sums[t] = begin ? products : _mm256_add_epi32(sums[t], products);
     }
   }
+  template <int b, int j>
+  MAGNITUDE_INLINE void codes(RowWords words) {
+    RowWords* sums = dots[j / part_codes];
+    multiply_pair<b>(even_codes(words), 2 * j, j % part_codes == 0, sums);
+    multiply_pair<b>(odd_codes(words), 2 * j + 1, false, sums);
+  }
+  // A sum of at most 16 products of 256 times a nibble and an activation is below 2^31.
+  template <int b, int j, int count>
+  MAGNITUDE_INLINE void low_nibbles(const RowWords* raw) {
+    constexpr bool in_place = T <= kShiftlessTokens;
+    RowWords by_256[T];
+#pragma GCC unroll 8
+    for (int i = 0; i < count; ++i) {
+      multiply_pair<b>(even_low(raw[i]), 2 * (j + i), j + i == 0, dots[0]);
+      if constexpr (in_place) {
+        multiply_pair<b>(odd_low_by_256(raw[i]), 2 * (j + i) + 1, i == 0, by_256);
+      } else {
+        multiply_pair<b>(odd_low(raw[i]), 2 * (j + i) + 1, false, dots[0]);
+      }
+    }
+    if constexpr (in_place) add_shifted<8>(by_256);
+  }
+  template <int b, int j, int count>
+  MAGNITUDE_INLINE void high_nibbles(const RowWords* raw) {
+    constexpr bool in_place = T <= kShiftlessTokens;
+    RowWords by_16[T];
+#pragma GCC unroll 8
+    for (int i = 0; i < count; ++i) {
+      multiply_pair<b>(odd_high(raw[i]), 2 * (j + i) + 1, j + i == 0, dots[0]);
+      if constexpr (in_place) {
+        multiply_pair<b>(even_high_by_16(raw[i]), 2 * (j + i), i == 0, by_16);
+      } else {
+        multiply_pair<b>(even_high(raw[i]), 2 * (j + i), false, dots[0]);
+      }
+    }
+    if constexpr (in_place) add_shifted<4>(by_16);
+  }
+  template <int bits>
+  MAGNITUDE_INLINE void add_shifted(const RowWords* sums) {
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) dots[0][t] = _mm256_add_epi32(dots[0][t], _mm256_srai_epi32(sums[t], bits));
+  }
+  // The sum of a part, without what the codes' offset adds to it.
+  template <int part>
+  MAGNITUDE_INLINE RowFloats dot(int t, const ActivationBlock& x) const {
+    if constexpr (Type::offset == 0) return floats_from_words(dots[part][t]);
+    RowWords sum = _mm256_set1_epi32(parts == 1 ? x.sum : x.first_sum);
+    if (part == 1) sum = _mm256_sub_epi32(_mm256_set1_epi32(x.sum), sum);
+    return floats_from_words(_mm256_sub_epi32(dots[part][t], shift_left<log2_of(Type::offset | !Type::offset)>(sum)));
+  }
   template <int b>
-  MAGNITUDE_INLINE void finish(Floats scale, Floats second) {
+  MAGNITUDE_INLINE void finish(RowFloats scale, RowFloats second) {
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
       const ActivationBlock& x = block(t, b);
-      const Floats x_scale = broadcast(x.scale);
-      sum[t] = add(sum[t], multiply(dot[0][t], multiply(scale, x_scale)));
-      if constexpr (parts == 2) sum[t] = add(sum[t], multiply(dot[1][t], multiply(second, x_scale)));
-      if constexpr (Type::has_minimum) sum[t] = add(sum[t], multiply(second, broadcast(x.scaled_sum)));
+      const RowFloats x_scale = _mm256_set1_ps(x.scale);
+      sum[t] = add(sum[t], multiply(dot<0>(t, x), multiply(scale, x_scale)));
+      if constexpr (parts == 2) sum[t] = add(sum[t], multiply(dot<1>(t, x), multiply(second, x_scale)));
+      if constexpr (Type::has_minimum) sum[t] = add(sum[t], multiply(second, _mm256_set1_ps(x.scaled_sum)));
     }
   }
   MAGNITUDE_INLINE void advance(int blocks) { xq += blocks * sizeof(ActivationBlock); }
@@ -135,11 +198,12 @@ inline void quantize_block(const float* x, ActivationBlock* block) {
   const float inverse = kActivationMax / amax;
   const bool finite = largest < 0x7f800000, visible = finite && inverse < __builtin_inff();
   const __m256i mask = _mm256_set1_epi32(visible ? -1 : 0);
-  __m256i sums = _mm256_setzero_si256();
+  __m256i sums = _mm256_setzero_si256(), first_sums = sums;
   for (int i = 0; i < 4; ++i) {
     const __m256 scaled = _mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), _mm256_set1_ps(inverse));
     const __m256i q = _mm256_and_si256(_mm256_cvtps_epi32(scaled), mask);
     sums = _mm256_add_epi32(sums, q);
+    if (i == 1) first_sums = sums;
     // q0 q1 q2 q3 to the dwords (q0, q2) and (q1, q3).
     const __m256i low = _mm256_and_si256(_mm256_shuffle_epi32(q, 0x44), _mm256_set1_epi32(0xffff));
     const __m256i high = _mm256_slli_epi32(_mm256_shuffle_epi32(q, 0xee), 16);
@@ -148,7 +212,9 @@ inline void quantize_block(const float* x, ActivationBlock* block) {
     _mm_storel_epi64(reinterpret_cast<__m128i*>(block->pairs + 4 * i + 2), _mm256_extracti128_si256(pairs, 1));
   }
   block->scale = finite ? amax / kActivationMax : __builtin_nanf("");
-  block->scaled_sum = static_cast<float>(sum_words(sums)) * block->scale;
+  block->sum = sum_words(sums);
+  block->first_sum = sum_words(first_sums);
+  block->scaled_sum = static_cast<float>(block->sum) * block->scale;
 }
 
 void quantize(const float* x, size_t x_stride, int M, int K, uint8_t* xq) {
@@ -163,44 +229,57 @@ inline const ActivationBlock& block_of(const uint8_t* xq, size_t x_bytes, int t,
   return reinterpret_cast<const ActivationBlock*>(xq + t * x_bytes)[b];
 }
 
-// Adds the products of pairs [first, first + count) of block b to the sums of T tokens.
-template <int T, int first, int count>
-inline void accumulate_pairs(const Panel& panel, Floats scale, const uint8_t* xq, size_t x_bytes, int b, Floats* sum) {
-  Words dots[T];
+// The compiler may hold nothing of memory in registers across this: sums of floats would push sums of integers out.
+MAGNITUDE_INLINE void keep_in_memory() { __asm__ volatile("" : : : "memory"); }
+
+// Adds the products of pairs [first, first + count) of block b, and minima where there are any, to the sums of T tokens.
+// Unrolled further, gcc 12 loads ahead until all sums are spilled: half of the speed.
+template <int T, int first, int count, bool has_minimum>
+MAGNITUDE_INLINE void accumulate_pairs(const Panel& panel, const RowFloats scale[2], const uint8_t* xq, size_t x_bytes,
+                                       int b, Floats* sums) {
+  const auto pair_of = [&](int t, int p) { return _mm256_set1_epi32(block_of(xq, x_bytes, t, b).pairs[p]); };
+  RowWords low[T], high[T];   // of rows 0…7, 8…15
 #pragma GCC unroll 8
-  for (int t = 0; t < T; ++t) dots[t] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-#pragma GCC unroll 16
-  for (int p = first; p < first + count; ++p) {
-    const Words codes = panel.pairs[p];
+  for (int t = 0; t < T; ++t) {
+    low[t] = _mm256_madd_epi16(panel.pairs[first][0], pair_of(t, first));
+    high[t] = _mm256_madd_epi16(panel.pairs[first][1], pair_of(t, first));
+  }
+#pragma GCC unroll 5
+  for (int p = first + 1; p < first + count; ++p) {
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
-      dots[t] = add_products(dots[t], codes, _mm256_set1_epi32(block_of(xq, x_bytes, t, b).pairs[p]));
+      low[t] = _mm256_add_epi32(low[t], _mm256_madd_epi16(panel.pairs[p][0], pair_of(t, p)));
+      high[t] = _mm256_add_epi32(high[t], _mm256_madd_epi16(panel.pairs[p][1], pair_of(t, p)));
     }
   }
 #pragma GCC unroll 8
   for (int t = 0; t < T; ++t) {
-    const Floats both = multiply(scale, broadcast(block_of(xq, x_bytes, t, b).scale));
-    sum[t] = add(sum[t], multiply(floats_from_words(dots[t]), both));
+    const ActivationBlock& x = block_of(xq, x_bytes, t, b);
+    const RowFloats x_scale = _mm256_set1_ps(x.scale);
+    Floats sum = {add(sums[t].a, multiply(floats_from_words(low[t]), multiply(scale[0], x_scale))),
+                  add(sums[t].b, multiply(floats_from_words(high[t]), multiply(scale[1], x_scale)))};
+    if constexpr (has_minimum) {
+      const RowFloats scaled_sum = _mm256_set1_ps(x.scaled_sum);
+      sum = {add(sum.a, multiply(panel.second[0], scaled_sum)), add(sum.b, multiply(panel.second[1], scaled_sum))};
+    }
+    sums[t] = sum;
   }
+  // The compiler may hold no memory in registers across this: sums of floats would push sums of integers out.
+  __asm__ volatile("" : : : "memory");
 }
 
-// Adds `count` blocks of 16 rows to the sums of T tokens, whose activations lie x_bytes apart.
+// Adds `count` blocks of 16 rows to the sums of T tokens, whose activations lie x_bytes apart. Not inlined: it needs all
+// registers for itself.
 template <class Type, int T>
-inline void accumulate(const Panel* panels, int count, const uint8_t* xq, size_t x_bytes, Floats* sums) {
+__attribute__((noinline)) void accumulate(const Panel* panels, int count, const uint8_t* xq, size_t x_bytes,
+                                          Floats* sums) {
   for (int b = 0; b < count; ++b) {
     const Panel& panel = panels[b];
     if constexpr (Type::has_halves) {
-      accumulate_pairs<T, 0, 8>(panel, panel.scale, xq, x_bytes, b, sums);
-      accumulate_pairs<T, 8, 8>(panel, panel.second, xq, x_bytes, b, sums);
+      accumulate_pairs<T, 0, 8, false>(panel, panel.scale, xq, x_bytes, b, sums);
+      accumulate_pairs<T, 8, 8, false>(panel, panel.second, xq, x_bytes, b, sums);
     } else {
-      accumulate_pairs<T, 0, 16>(panel, panel.scale, xq, x_bytes, b, sums);
-    }
-    if constexpr (Type::has_minimum) {
-#pragma GCC unroll 8
-      for (int t = 0; t < T; ++t) {
-        const Floats scaled_sum = broadcast(block_of(xq, x_bytes, t, b).scaled_sum);
-        sums[t] = add(sums[t], multiply(panel.second, scaled_sum));
-      }
+      accumulate_pairs<T, 0, 16, Type::has_minimum>(panel, panel.scale, xq, x_bytes, b, sums);
     }
   }
 }

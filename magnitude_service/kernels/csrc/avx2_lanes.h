@@ -17,7 +17,8 @@ namespace {
 constexpr int kLanes = 16;
 constexpr int kFloatRows = 2, kFloatTokens = 2;   // of float weights: 8 sums + 4 inputs + 2 weights in 16 registers
 constexpr int kFloatPrefetchBytes = 2048;         // ahead in each of those rows, when one token reads them
-constexpr int kAttentionRows = 2, kAttentionVectors = 2;
+constexpr int kAttentionRows = 6, kAttentionVectors = 1;   // 12 sums + 2 keys (or values) + 1 broadcast
+constexpr int kAttentionRowsFew = 2;                       // with twice the vectors of values: 8 sums + 4 + 1
 
 struct Floats {
   __m256 a, b;   // lanes 0…7, 8…15
@@ -89,6 +90,9 @@ inline void store_f16(uint8_t* to, Floats value) {
   _mm_storeu_si128(halves + 1, _mm256_cvtps_ph(value.b, _MM_FROUND_TO_NEAREST_INT));
 }
 
+inline float float_from_f16(uint16_t half) { return _cvtsh_ss(half); }
+inline uint16_t f16_from_float(float value) { return _cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT); }
+
 // The tree: l with l+8, then l+4, l+2, l+1.
 inline float tree_sum(Floats v) {
   const __m256 by8 = _mm256_add_ps(v.a, v.b);
@@ -106,8 +110,10 @@ inline float largest(Floats v) {
 
 inline float first_lane(Floats v) { return _mm256_cvtss_f32(v.a); }
 
-inline __m256 flip_sign(__m256 v) { return _mm256_xor_ps(v, _mm256_set1_ps(-0.0f)); }
-inline Floats flip_sign(Floats v) { return {flip_sign(v.a), flip_sign(v.b)}; }
+inline Floats flip_sign(Floats v) {
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  return {_mm256_xor_ps(v.a, sign), _mm256_xor_ps(v.b, sign)};
+}
 
 // p * 2^n for the exponential, in two steps; the low bits of `shifted` hold n.
 inline __m256 scale_by_power(__m256 p, __m256 shifted) {
@@ -138,36 +144,55 @@ inline void store_pairs(float* to, Floats a, Floats b) {
   store_eight_pairs(to + kLanes, a.b, b.b);
 }
 
+// 16 bytes, each in a lane of its own.
+inline Words load_bytes(const uint8_t* from) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return {_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8))};
+}
 inline Words word(uint32_t value) {
   const __m256i all = _mm256_set1_epi32(static_cast<int>(value));
   return {all, all};
 }
 inline Words bits_and(Words x, Words y) { return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)}; }
-inline Words bits_or(Words x, Words y) { return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)}; }
-inline Words bits_xor(Words x, Words y) { return {_mm256_xor_si256(x.a, y.a), _mm256_xor_si256(x.b, y.b)}; }
-template <int bits>
-inline Words shift_left(Words x) {
-  return {_mm256_slli_epi32(x.a, bits), _mm256_slli_epi32(x.b, bits)};
-}
-template <int bits>
-inline Words shift_right(Words x) {
-  return {_mm256_srli_epi32(x.a, bits), _mm256_srli_epi32(x.b, bits)};
-}
-template <int bits>
-inline Words shift_right_signed(Words x) {
-  return {_mm256_srai_epi32(x.a, bits), _mm256_srai_epi32(x.b, bits)};
-}
 inline Floats floats_from_words(Words x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+
+// Eight rows, a lane each: the vocabulary of lanes_unpack.h. Sixteen would not leave registers for sums.
+#define MAGNITUDE_UNPACK_ROWS
+using RowWords = __m256i;
+using RowFloats = __m256;
+constexpr int kUnpackRows = 8;
+
+inline RowWords row_word(uint32_t value) { return _mm256_set1_epi32(static_cast<int>(value)); }
+inline Floats joined(const RowFloats parts[2]) { return {parts[0], parts[1]}; }
+inline RowFloats add(RowFloats x, RowFloats y) { return _mm256_add_ps(x, y); }
+inline RowFloats multiply(RowFloats x, RowFloats y) { return _mm256_mul_ps(x, y); }
+inline RowFloats flip_sign(RowFloats v) { return _mm256_xor_ps(v, _mm256_set1_ps(-0.0f)); }
+inline RowWords bits_and(RowWords x, RowWords y) { return _mm256_and_si256(x, y); }
+inline RowWords bits_or(RowWords x, RowWords y) { return _mm256_or_si256(x, y); }
+inline RowWords bits_xor(RowWords x, RowWords y) { return _mm256_xor_si256(x, y); }
+template <int bits>
+inline RowWords shift_left(RowWords x) {
+  return _mm256_slli_epi32(x, bits);
+}
+template <int bits>
+inline RowWords shift_right(RowWords x) {
+  return _mm256_srli_epi32(x, bits);
+}
+template <int bits>
+inline RowWords shift_right_signed(RowWords x) {
+  return _mm256_srai_epi32(x, bits);
+}
+inline RowFloats floats_from_words(RowWords x) { return _mm256_cvtepi32_ps(x); }
 // The low 16 bits of each lane as f16.
-inline Floats floats_from_f16_words(Words x) {
-  const Words low = bits_and(x, word(0xffff));
-  const __m256i halves = _mm256_permute4x64_epi64(_mm256_packus_epi32(low.a, low.b), 0xd8);
-  return {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
+inline RowFloats floats_from_f16_words(RowWords x) {
+  const __m256i low = _mm256_and_si256(x, _mm256_set1_epi32(0xffff));
+  const __m128i halves = _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
+  return _mm256_cvtph_ps(halves);
 }
 
 // Bit 4 of byte i of each lane: bit 4*part + i of the lane. The other bits are 0.
 template <int part>
-inline __m256i spread_bits(__m256i x) {
+inline RowWords spread_bits(RowWords x) {
   constexpr int byte = part / 2, first = part % 2 * 4;
   const __m256i pattern = _mm256_broadcastsi128_si256(
       _mm_setr_epi8(byte, byte, byte, byte, byte + 4, byte + 4, byte + 4, byte + 4, byte + 8, byte + 8, byte + 8,
@@ -176,13 +201,9 @@ inline __m256i spread_bits(__m256i x) {
   const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(_mm256_shuffle_epi8(x, pattern), bit), bit);
   return _mm256_and_si256(set, _mm256_set1_epi8(0x10));
 }
-template <int part>
-inline Words spread_bits(Words x) {
-  return {spread_bits<part>(x.a), spread_bits<part>(x.b)};
-}
 
-// 8 rows, `stride` bytes apart: word j of the 16 bytes at `from` in each of them.
-inline void load_eight(const uint8_t* from, size_t stride, __m256i piece[4]) {
+// Word j of the 16 bytes at `from` in each of 8 rows, `stride` bytes apart.
+inline void load_piece(const uint8_t* from, size_t stride, RowWords piece[4]) {
   __m256i half[4];   // rows i, 4+i
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
@@ -196,13 +217,6 @@ inline void load_eight(const uint8_t* from, size_t stride, __m256i piece[4]) {
   piece[1] = _mm256_unpackhi_epi64(a, b);
   piece[2] = _mm256_unpacklo_epi64(c, d);
   piece[3] = _mm256_unpackhi_epi64(c, d);
-}
-inline void load_piece(const uint8_t* from, size_t stride, Words piece[4]) {
-  __m256i a[4], b[4];
-  load_eight(from, stride, a);
-  load_eight(from + 8 * stride, stride, b);
-#pragma GCC unroll 4
-  for (int j = 0; j < 4; ++j) piece[j] = {a[j], b[j]};
 }
 
 // Into the second-level cache. gcc 12 drops _mm_prefetch from loops that do nothing else; it keeps this.

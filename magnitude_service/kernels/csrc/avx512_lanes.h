@@ -17,7 +17,8 @@ namespace {
 constexpr int kLanes = 16;
 constexpr int kFloatRows = 4, kFloatTokens = 4;      // of float weights: 16 sums + 4 inputs + 1 weight in 32 registers
 constexpr int kFloatPrefetchBytes = 2048;            // ahead in each of those rows, when one token reads them
-constexpr int kAttentionRows = 4, kAttentionVectors = 4;
+constexpr int kAttentionRows = 8, kAttentionVectors = 2;   // 16 sums + 2 keys (or values) + 1 broadcast
+constexpr int kAttentionRowsFew = 6;                       // with twice the vectors of values: 24 sums + 4 + 1
 
 using Floats = __m512;
 using Words = __m512i;
@@ -61,6 +62,9 @@ inline void store_f16(uint8_t* to, Floats value) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
 }
 
+inline float float_from_f16(uint16_t half) { return _cvtsh_ss(half); }
+inline uint16_t f16_from_float(float value) { return _cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT); }
+
 // The tree: l with l+8, then l+4, l+2, l+1.
 inline float tree_sum(Floats v) {
   const __m256 by8 = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
@@ -95,6 +99,10 @@ inline void store_pairs(float* to, Floats a, Floats b) {
   store(to + kLanes, _mm512_permutex2var_ps(a, _mm512_add_epi32(low, _mm512_set1_epi32(8)), b));
 }
 
+// 16 bytes, each in a lane of its own.
+inline Words load_bytes(const uint8_t* from) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
 inline Words word(uint32_t value) { return _mm512_set1_epi32(static_cast<int>(value)); }
 inline Words bits_and(Words a, Words b) { return _mm512_and_si512(a, b); }
 inline Words bits_or(Words a, Words b) { return _mm512_or_si512(a, b); }

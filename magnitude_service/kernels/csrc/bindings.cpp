@@ -5,6 +5,7 @@
 
 NB_MODULE(_kernels, module) {
   magnitude::bind_ops(module);
+  magnitude::bind_selection(module);
   magnitude::bind_plan(module);
   magnitude::bind_executor(module);
 }

@@ -30,7 +30,7 @@ class ExecutorBinding {
     check(vocabulary >= 1 && context_length >= 1 && pages >= 0, "vocabulary, context or pages are out of range");
     check(layers >= 1 && key_value_heads >= 1 && head_size >= 1 && heads % key_value_heads == 0,
           "the cache's shape is out of range");
-    check(cache_type == 0 || cache_type == 1, "no such cache type");
+    check(cache_type >= 0 && cache_type < kCacheTypes, "no such cache type");
     for (int width : slot_widths) check(width >= 1, "a buffer has no width");
     settings.threads = threads;
     settings.limits = {rows_max, sequences_max, output_rows_max, vocabulary, context_length, pages};
@@ -125,16 +125,18 @@ class ExecutorBinding {
     has_logits_ = true;
   }
 
-  void add_attention(int layer, int cache_layer, float scale, int q, int k, int v, int output, Rotation q_rotation,
-                     Rotation k_rotation) {
+  void add_attention(int layer, int cache_layer, float scale, int window, float softcap, std::optional<Floats> sinks,
+                     int q, int k, int v, int output, Rotation q_rotation, Rotation k_rotation) {
     const ExecutorSettings& settings = executor_->settings();
     check(cache_layer >= 0 && cache_layer < settings.pages.layers, "no such layer in the cache");
     for (int slot : {q, output}) check_slot(slot, settings.heads * settings.pages.head_size);
     for (int slot : {k, v}) check_slot(slot, settings.pages.key_value_heads * settings.pages.head_size);
     check(output != q && output != k && output != v, "attention overwrites its inputs");
+    check(window >= 1 && softcap >= 0, "a window or a soft cap is out of range");
+    check(!sinks || sinks->size() == static_cast<size_t>(settings.heads), "sinks are not as many as the heads");
     executor_->add(layer, std::make_unique<AttentionPhase>(AttentionSettings{
-                              settings.pages, cache_layer, executor_->attention_shape(), scale, q, k, v, output,
-                              q_rotation, k_rotation}));
+                              settings.pages, cache_layer, executor_->attention_shape(), scale, window, softcap,
+                              sinks ? keep(*sinks) : nullptr, q, k, v, output, q_rotation, k_rotation}));
   }
 
   void finish() {
@@ -232,8 +234,8 @@ void bind_building(Class& executor) {
            "output"_a)
       .def("add_add", &ExecutorBinding::add_add, "layer"_a, "width"_a, "a"_a, "b"_a, "output"_a)
       .def("add_matmuls", &ExecutorBinding::add_matmuls, "layer"_a, "source"_a, "matmuls"_a)
-      .def("add_attention", &ExecutorBinding::add_attention, "layer"_a, "cache_layer"_a, "scale"_a, "q"_a, "k"_a,
-           "v"_a, "output"_a, "q_rotation"_a, "k_rotation"_a)
+      .def("add_attention", &ExecutorBinding::add_attention, "layer"_a, "cache_layer"_a, "scale"_a, "window"_a, "softcap"_a,
+           "sinks"_a.noconvert().none(), "q"_a, "k"_a, "v"_a, "output"_a, "q_rotation"_a, "k_rotation"_a)
       .def("set_logits", &ExecutorBinding::set_logits, "source"_a, "weights"_a, "bias"_a.noconvert().none())
       .def("finish", &ExecutorBinding::finish);
 }

@@ -14,6 +14,8 @@
 
 #include "bindings.h"
 #include "blocks.h"
+#include "dispatch.h"
+#include "cache_pages.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -29,7 +31,7 @@ void check(bool holds, const char* message) {
 }
 
 const Ops& table_named(const std::string& name) {
-  const Ops* ops = name.empty() ? nullptr : select_ops(name.c_str());
+  const Ops* ops = find_ops(name.c_str());
   check(ops != nullptr, "this machine runs no such table");
   return *ops;
 }
@@ -133,14 +135,17 @@ void rope(const std::string& table, Array<float, 1> head, Array<const float, 1> 
   (halves ? ops.rope_halves : ops.rope_pairs)(head.data(), angles.data(), static_cast<int>(angles.shape(0)));
 }
 
-size_t element_bytes(int cache_type) { return cache_type == static_cast<int>(CacheType::F16) ? 2 : 4; }
+CacheType cache_type_of(int number) {
+  check(number >= 0 && number < kCacheTypes, "no such cache type");
+  return static_cast<CacheType>(number);
+}
 
 // Keys and values f32 [positions, D] into chunk pages u8 [kChunkPages, bytes of a page], slot by slot.
 void store(const std::string& table, Array<const float, 2> rows, int cache_type, bool keys, Array<uint8_t, 2> pages) {
   const Ops& ops = table_named(table);
   const int positions = static_cast<int>(rows.shape(0)), D = static_cast<int>(rows.shape(1));
   check(positions <= static_cast<int>(pages.shape(0)) * kPageTokens, "too many positions");
-  check(pages.shape(1) == kPageTokens * D * element_bytes(cache_type), "pages have the wrong size");
+  check(pages.shape(1) == page_shape(cache_type_of(cache_type), D).bytes(), "pages have the wrong size");
   const auto put = keys ? ops.store_key : ops.store_value;
   for (int p = 0; p < positions; ++p) {
     put(rows.data() + static_cast<size_t>(p) * D, D, p % kPageTokens, static_cast<CacheType>(cache_type),
@@ -151,14 +156,16 @@ void store(const std::string& table, Array<const float, 2> rows, int cache_type,
 // One chunk: m and l f32 [R], o f32 [R, D]; pages behind those given are null.
 double attention_chunk(const std::string& table, Array<const float, 2> q, Array<const int32_t, 1> limit,
                        int first_position, Array<const uint8_t, 2> keys, Array<const uint8_t, 2> values,
-                       int cache_type, float scale, Array<float, 1> m, Array<float, 1> l, Array<float, 2> o) {
+                       int cache_type, float scale, int32_t window, float softcap, Array<float, 1> m, Array<float, 1> l,
+                       Array<float, 2> o) {
   const Ops& ops = table_named(table);
   const int R = static_cast<int>(q.shape(0)), D = static_cast<int>(q.shape(1)), pages = static_cast<int>(keys.shape(0));
   check(limit.shape(0) == q.shape(0) && m.shape(0) == q.shape(0) && l.shape(0) == q.shape(0), "lengths differ");
   check(o.shape(0) == q.shape(0) && o.shape(1) == q.shape(1), "o is not [R, D]");
   check(pages <= kChunkPages && values.shape(0) == keys.shape(0), "too many pages");
-  check(keys.shape(1) == kPageTokens * D * element_bytes(cache_type) && values.shape(1) == keys.shape(1),
+  check(keys.shape(1) == page_shape(cache_type_of(cache_type), D).bytes() && values.shape(1) == keys.shape(1),
         "pages have the wrong size");
+  check(window >= 1, "a window shows nothing");
   for (int r = 0; r < R; ++r) {
     check(pages == kChunkPages || limit(r) - first_position <= pages * kPageTokens, "a row sees more than the pages");
   }
@@ -167,26 +174,45 @@ double attention_chunk(const std::string& table, Array<const float, 2> q, Array<
     key_pages[page] = keys.data() + page * keys.shape(1);
     value_pages[page] = values.data() + page * values.shape(1);
   }
-  const Aligned scratch(ops.attention_scratch_bytes(R));
-  const AttentionArgs args{q.data(),    static_cast<size_t>(D),  R,
-                           D,           limit.data(),            first_position,
-                           key_pages,   value_pages,             static_cast<CacheType>(cache_type),
-                           scale,       m.data(),                l.data(),
-                           o.data(),    scratch.get()};
+  const Aligned scratch(ops.attention_scratch_bytes(R, D));
+  AttentionArgs args{};
+  args.q = q.data();
+  args.q_stride = D;
+  args.R = R;
+  args.D = D;
+  args.limit = limit.data();
+  args.window = window;
+  args.first_position = first_position;
+  args.keys = key_pages;
+  args.values = value_pages;
+  args.cache_type = static_cast<CacheType>(cache_type);
+  args.scale = scale;
+  args.softcap = softcap;
+  args.m = m.data();
+  args.l = l.data();
+  args.o = o.data();
+  args.scratch = scratch.get();
   const auto start = std::chrono::steady_clock::now();
   ops.attention_chunk(args);
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Folds (m2, l2, o2) into state = (m, l) and o.
-void attention_fold(const std::string& table, Array<float, 1> state, Array<float, 1> o, float m2, float l2,
-                    Array<const float, 1> o2) {
-  check(state.shape(0) == 2 && o.shape(0) == o2.shape(0), "lengths differ");
-  table_named(table).attention_fold(&state(0), &state(1), o.data(), m2, l2, o2.data(), static_cast<int>(o.shape(0)));
+// Folds m2, l2 [R] and o2 [R, D] into m1, l1, o1.
+void attention_fold(const std::string& table, Array<float, 1> m1, Array<float, 1> l1, Array<float, 2> o1,
+                    Array<const float, 1> m2, Array<const float, 1> l2, Array<const float, 2> o2) {
+  const size_t R = o1.shape(0);
+  check(m1.shape(0) == R && l1.shape(0) == R && m2.shape(0) == R && l2.shape(0) == R, "lengths differ");
+  check(o2.shape(0) == R && o2.shape(1) == o1.shape(1), "o1 and o2 differ");
+  table_named(table).attention_fold(m1.data(), l1.data(), o1.data(), m2.data(), l2.data(), o2.data(),
+                                    static_cast<int>(R), static_cast<int>(o1.shape(1)));
 }
 
-void attention_finish(const std::string& table, float l, Array<float, 1> o) {
-  table_named(table).attention_finish(l, o.data(), static_cast<int>(o.shape(0)));
+void attention_finish(const std::string& table, Array<const float, 1> m, Array<const float, 1> l, Array<float, 2> o,
+                      std::optional<Array<const float, 1>> sinks) {
+  check(m.shape(0) == o.shape(0) && l.shape(0) == o.shape(0), "lengths differ");
+  check(!sinks || sinks->shape(0) == o.shape(0), "sinks are not [R]");
+  table_named(table).attention_finish(m.data(), l.data(), o.data(), sinks ? sinks->data() : nullptr,
+                                      static_cast<int>(o.shape(0)), static_cast<int>(o.shape(1)));
 }
 
 std::optional<std::pair<float, float>> softmax_statistics(const std::string& table, Array<const float, 1> x) {
@@ -213,16 +239,11 @@ double read_seconds(Array<const uint8_t, 1> bytes) {
 }
 
 std::vector<std::string> supported_tables() {
-  const Ops* tables[8];
-  const int count = supported_ops(tables, 8);
+  const Ops* tables[kTablesMax];
+  const int count = supported_ops(tables, kTablesMax);
   std::vector<std::string> names;
   for (int i = 0; i < count; ++i) names.emplace_back(tables[i]->name);
   return names;
-}
-
-std::optional<std::string> selected_table(const std::string& forced) {
-  const Ops* ops = select_ops(forced.c_str());
-  return ops ? std::optional<std::string>(ops->name) : std::nullopt;
 }
 
 }  // namespace
@@ -234,7 +255,6 @@ void bind_ops(nb::module_& module) {
   module.attr("PAGE_TOKENS") = kPageTokens;
   module.attr("CHUNK_PAGES") = kChunkPages;
   module.def("supported_tables", supported_tables, "Names of the tables that this machine runs, best first.");
-  module.def("selected_table", selected_table, "forced"_a, "The table in use, or None if the forced one cannot be.");
   nb::module_ ops = module.def_submodule("ops", "Single kernels of a named table, for tests and benchmarks.");
   nb::class_<Activations>(ops, "Activations")
       .def(nb::init<const std::string&, Array<const float, 2>>(), "table"_a, "x"_a.noconvert());
@@ -247,11 +267,12 @@ void bind_ops(nb::module_& module) {
   ops.def("rope", rope, "table"_a, "head"_a.noconvert(), "angles"_a.noconvert(), "halves"_a);
   ops.def("store", store, "table"_a, "rows"_a.noconvert(), "cache_type"_a, "keys"_a, "pages"_a.noconvert());
   ops.def("attention_chunk", attention_chunk, "table"_a, "q"_a.noconvert(), "limit"_a.noconvert(), "first_position"_a,
-          "keys"_a.noconvert(), "values"_a.noconvert(), "cache_type"_a, "scale"_a, "m"_a.noconvert(),
-          "l"_a.noconvert(), "o"_a.noconvert());
-  ops.def("attention_fold", attention_fold, "table"_a, "state"_a.noconvert(), "o"_a.noconvert(), "m2"_a, "l2"_a,
-          "o2"_a.noconvert());
-  ops.def("attention_finish", attention_finish, "table"_a, "l"_a, "o"_a.noconvert());
+          "keys"_a.noconvert(), "values"_a.noconvert(), "cache_type"_a, "scale"_a, "window"_a, "softcap"_a,
+          "m"_a.noconvert(), "l"_a.noconvert(), "o"_a.noconvert());
+  ops.def("attention_fold", attention_fold, "table"_a, "m1"_a.noconvert(), "l1"_a.noconvert(), "o1"_a.noconvert(),
+          "m2"_a.noconvert(), "l2"_a.noconvert(), "o2"_a.noconvert());
+  ops.def("attention_finish", attention_finish, "table"_a, "m"_a.noconvert(), "l"_a.noconvert(), "o"_a.noconvert(),
+          "sinks"_a.noconvert() = nb::none());
   ops.def("softmax_statistics", softmax_statistics, "table"_a, "x"_a.noconvert());
   ops.def("read_seconds", read_seconds, "bytes"_a.noconvert());
 }

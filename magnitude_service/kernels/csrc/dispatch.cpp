@@ -1,4 +1,5 @@
-// Which tables this machine can run: what the processor offers (CPUID) and what the operating system saves (XGETBV).
+// Which tables this machine offers: on x86-64 what the processor has (CPUID) and the operating system saves (XGETBV), on
+// ARM64 what the operating system says of the processor.
 #include "dispatch.h"
 
 #include <cstring>
@@ -6,6 +7,10 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 namespace magnitude {
@@ -47,6 +52,22 @@ Features detect() {
   return features;
 }
 
+#elif defined(__aarch64__)
+
+// FEAT_DotProd: products of signed bytes, added in fours. Conversions of f16 belong to every ARM64 processor.
+bool has_dot_products() {
+#if defined(__linux__)
+  constexpr unsigned long dot_products = 1ul << 20;   // HWCAP_ASIMDDP
+  return (getauxval(AT_HWCAP) & dot_products) != 0;
+#elif defined(__APPLE__)
+  int present = 0;
+  size_t bytes = sizeof present;
+  return sysctlbyname("hw.optional.arm.FEAT_DotProd", &present, &bytes, nullptr, 0) == 0 && present == 1;
+#else
+  return false;
+#endif
+}
+
 #endif
 
 }  // namespace
@@ -60,17 +81,18 @@ int supported_ops(const Ops** tables, int count_max) {
   static const Features features = detect();   // once: a virtual machine takes microseconds for each CPUID
   if (features.avx512) append(kAvx512Ops);
   if (features.avx2) append(kAvx2Ops);
+#elif defined(__aarch64__)
+  if (has_dot_products()) append(kNeonOps);
 #endif
   append(kScalarOps);
   return count;
 }
 
-const Ops* select_ops(const char* forced_name) {
-  const Ops* tables[8];
-  const int count = supported_ops(tables, 8);
-  if (!forced_name || !*forced_name) return tables[0];
+const Ops* find_ops(const char* name) {
+  const Ops* tables[kTablesMax];
+  const int count = supported_ops(tables, kTablesMax);
   for (int i = 0; i < count; ++i) {
-    if (std::strcmp(tables[i]->name, forced_name) == 0) return tables[i];
+    if (std::strcmp(tables[i]->name, name) == 0) return tables[i];
   }
   return nullptr;
 }

@@ -12,7 +12,14 @@ extern const Ops kScalarOps;
 #if defined(__x86_64__)
 extern const Ops kAvx2Ops;
 extern const Ops kAvx512Ops;
+#elif defined(__aarch64__)
+extern const Ops kNeonOps;
 #endif
+
+constexpr int kTablesMax = 8;   // more than any machine offers
+
+// The table of that name if this machine offers it, or null. It has not been tried.
+const Ops* find_ops(const char* name);
 
 // Ops::dequantize_row of every table: one row at a time is a look-up of an embedding, which plain code does well.
 // Defined in scalar.cpp.

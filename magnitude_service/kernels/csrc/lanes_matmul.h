@@ -40,32 +40,44 @@ Rows rows_of_group(const MatmulArgs& args, int n, int count, uint8_t* copy) {
   return {copy, bytes};
 }
 
-// Hands on to a sink, and after every block of 32 prefetches as many bytes as the block of 16 rows had. Evenly spread,
+// The rows of a part of a group.
+inline Rows rows_of_part(Rows rows, int part) { return {rows.first + part * kUnpackRows * rows.stride, rows.stride}; }
+
+// Hands on to a sink, and after every block of 32 prefetches as many bytes as the block of all rows had. Evenly spread,
 // prefetches do not fill up the queue of misses.
 template <class Type, class Sink>
 struct PrefetchingSink {
-  static constexpr int bytes = kRowGroup * Type::bytes * kBlock / Type::elements;
+  static constexpr int bytes = kUnpackRows * Type::bytes * kBlock / Type::elements;
   Sink& sink;
   const uint8_t* next;
 
   template <int b, int j>
-  MAGNITUDE_INLINE void codes(Words words) {
+  MAGNITUDE_INLINE void codes(RowWords words) {
     sink.template codes<b, j>(words);
   }
+  template <int b, int j, int count>
+  MAGNITUDE_INLINE void low_nibbles(const RowWords* words) {
+    sink.template low_nibbles<b, j, count>(words);
+  }
+  template <int b, int j, int count>
+  MAGNITUDE_INLINE void high_nibbles(const RowWords* words) {
+    sink.template high_nibbles<b, j, count>(words);
+  }
   template <int b>
-  MAGNITUDE_INLINE void finish(Floats scale, Floats second) {
+  MAGNITUDE_INLINE void finish(RowFloats scale, RowFloats second) {
     sink.template finish<b>(scale, second);
     for (int i = 0; i < bytes; i += kCacheLine) prefetch(next + i);
     next += bytes;
   }
 };
 
-// Unpacks all blocks of a group into a sink. The bytes of the next group are prefetched meanwhile, in the order in which
-// they lie: the memory sees one sequential stream. That group may lie behind n_end, where a thread's next call often
-// goes on; a prefetch of nothing does no harm.
+// Unpacks all blocks of the rows from n on, a part of a group, into a sink. The bytes of the next part are prefetched
+// meanwhile, in the order in which they lie: the memory sees one sequential stream. They may lie behind n_end, where a
+// thread's next call often goes on; a prefetch of nothing does no harm.
+// Not inlined: it needs all registers for itself.
 template <class Type, class Sink>
-inline void unpack_group(const MatmulArgs& args, int n, Rows rows, Sink& sink) {
-  const uint8_t* next = args.weights + static_cast<size_t>(n + kRowGroup) * args.row_bytes;
+__attribute__((noinline)) void unpack_part(const MatmulArgs& args, int n, Rows rows, Sink& sink) {
+  const uint8_t* next = args.weights + static_cast<size_t>(n + kUnpackRows) * args.row_bytes;
   PrefetchingSink<Type, Sink> prefetching{sink, next};
   for (int k = 0; k < args.K; k += Type::elements) {
     Type::unpack(rows, prefetching);
@@ -91,9 +103,14 @@ struct DirectPass {
   int n, count;
   template <int T>
   void operator()() {
-    DotSink<Type, T> sink(args.xq, quantized_row_bytes(args.K));
-    unpack_group<Type>(args, n, rows, sink);
-    for (int t = 0; t < T; ++t) store_outputs(args, t, n, count, sink.sum[t]);
+    const size_t x_bytes = quantized_row_bytes(args.K);
+    RowFloats sums[T][kGroupParts];
+    for (int part = 0; part < kGroupParts; ++part) {
+      DotSink<Type, T> sink(args.xq, x_bytes);
+      unpack_part<Type>(args, n + part * kUnpackRows, rows_of_part(rows, part), sink);
+      for (int t = 0; t < T; ++t) sums[t][part] = sink.sum[t];
+    }
+    for (int t = 0; t < T; ++t) store_outputs(args, t, n, count, joined(sums[t]));
   }
 };
 
@@ -125,8 +142,10 @@ void matmul_blocks(const MatmulArgs& args) {
       with_count<kDirectTokens>(args.M, DirectPass<Type>{args, rows, n, count});
       continue;
     }
-    PanelSink<Type> sink{panels};
-    unpack_group<Type>(args, n, rows, sink);
+    for (int part = 0; part < kGroupParts; ++part) {
+      PanelSink<Type> sink = panel_sink<Type>(panels, part);
+      unpack_part<Type>(args, n + part * kUnpackRows, rows_of_part(rows, part), sink);
+    }
     for (int tile = 0; tile < tiles; ++tile) {   // of almost equal size
       const int m = static_cast<int>(static_cast<int64_t>(args.M) * tile / tiles);
       const int m_end = static_cast<int>(static_cast<int64_t>(args.M) * (tile + 1) / tiles);

@@ -24,7 +24,9 @@ enum class TensorType : uint32_t {
 };
 constexpr int kTensorTypeMax = 31;
 
-enum class CacheType : uint32_t { F32 = 0, F16 = 1 };
+// Elements of the key/value cache; their bytes are drawn in cache_pages.h.
+enum class CacheType : uint32_t { F32 = 0, F16 = 1, BF16 = 2, Q8_0 = 3, Q4_0 = 4 };
+constexpr int kCacheTypes = 5;
 
 // y[m][n] = sum_k x[m][k] * w[n][k]  (+ bias[n])  (+ y[m][n] when accumulate)  for n in [n_begin, n_end).
 //
@@ -56,30 +58,33 @@ struct MatmulArgs {
 };
 
 // Attention of R query rows that share one key/value head over one chunk (kChunkPages pages) of one sequence.
-// Row r sees positions [0, limit[r]); positions of this chunk are first_position … first_position + 255.
-//   s_p = scale * sum_d q[d]*k_p[d]       fma, d ascending
+// Row r sees positions [max(0, limit[r] - window), limit[r]); positions of this chunk are first_position … + 255.
+//   s_p = scale * sum_d q[d]*k_p[d]       fma, d ascending; k_p[d] is the exact value of what the page holds
+//   s_p = softcap - 2*softcap / (1 + exp(s_p * (2/softcap)))          where softcap is not 0: softcap * tanh(s_p/softcap)
 //   m = max s_p, a NaN ignored, -0 as +0;  e_p = exp(s_p - m);  l = sum e_p  (16 lanes p % 16, then matmul's tree)
 //   o[d] = sum_p e_p * v_p[d]             fma, p ascending
-// A row that sees nothing of the chunk gets m = -inf, l = 0, o = 0. Slots that no row sees may hold anything. exp is the
-// function of exponential.h.
+// A row that sees nothing of the chunk gets m = -inf, l = 0, o = 0. Slots that no row sees may hold anything, and pages
+// that no row sees may be null. exp is the function of exponential.h.
 struct AttentionArgs {
   const float* q;                 // [R][q_stride], D used
   size_t q_stride;
   int R, D;
   const int32_t* limit;           // [R]
+  int32_t window;                 // at least 1; INT32_MAX: everything up to the limit
   int first_position;
-  const uint8_t* const* keys;     // kChunkPages pointers: this head's key page [D][kPageTokens]; unused ones may be null
-  const uint8_t* const* values;   // kChunkPages pointers: this head's value page [kPageTokens][D]
+  const uint8_t* const* keys;     // kChunkPages pointers: this head's key pages
+  const uint8_t* const* values;   // kChunkPages pointers: this head's value pages
   CacheType cache_type;
   float scale;
+  float softcap;                  // 0: none
   float* m;                       // [R]
   float* l;                       // [R]
   float* o;                       // [R][D]
-  void* scratch;                  // attention_scratch_bytes(R), 64-byte aligned
+  void* scratch;                  // attention_scratch_bytes(R, D), 64-byte aligned
 };
 
 struct Ops {
-  const char* name;               // "scalar", "avx2", "avx512"
+  const char* name;               // "scalar", "avx2", "avx512", "neon"
 
   // Rows of activations to 16-bit integers: per 32 inputs amax = max|x|, dx = amax / 32512, q = x * (32512 / amax)
   // rounded to nearest even (all zero where 32512 / amax is infinite), with the sums of q that minima and offsets need.
@@ -107,25 +112,33 @@ struct Ops {
   void (*rope_pairs)(float* head, const float* table, int dimensions);    // (2i, 2i+1)
   void (*rope_halves)(float* head, const float* table, int dimensions);   // (i, i + dimensions/2)
 
-  // One position of one head into its pages (round to nearest even for F16).
-  void (*store_key)(const float* k, int D, int slot, CacheType, uint8_t* page);     // page [D][kPageTokens]
-  void (*store_value)(const float* v, int D, int slot, CacheType, uint8_t* page);   // page [kPageTokens][D]
+  // One position of one head into its pages, rounded to nearest even. Blocks of 32 elements, whose scale is an f16:
+  //   Q8_0: scale = amax / 127, codes x * (1/scale) in -127…127; Q4_0: scale = x_amax / -8 (the element of the largest
+  //   magnitude, the first of equals), codes x * (1/scale) in -8…7; 1/scale of the rounded scale, all codes 0 where that
+  //   is 0. A NaN or infinity in a block makes its scale NaN.
+  void (*store_key)(const float* k, int D, int slot, CacheType, uint8_t* page);
+  void (*store_value)(const float* v, int D, int slot, CacheType, uint8_t* page);
 
-  size_t (*attention_scratch_bytes)(int R);
+  size_t (*attention_scratch_bytes)(int R, int D);
   void (*attention_chunk)(const AttentionArgs&);
 
-  // Folds a chunk's (m2, l2, o2) into (m1, l1, o1), chunks in ascending order: m = max(m1, m2); both sides scaled by
-  // exp(their m - m) and added (o1*a + o2*b, unfused); a chunk with l2 = 0 changes nothing. Begin with m1 = -inf, l1 = 0
-  // and o1 = 0. finish divides o by l.
-  void (*attention_fold)(float* m1, float* l1, float* o1, float m2, float l2, const float* o2, int D);
-  void (*attention_finish)(float l, float* o, int D);
+  // Folds a chunk's m2, l2 [R] and o2 [R][D] into m1, l1, o1, chunks in ascending order: m = max(m1, m2), the first where
+  // either is a NaN; both sides scaled by exp(their m - m) and added (o1*a + o2*b, unfused). A row whose l2 is 0 keeps
+  // its state, one whose l1 is 0 takes the chunk's. Begin with l1 = 0.
+  void (*attention_fold)(float* m1, float* l1, float* o1, const float* m2, const float* l2, const float* o2, int R,
+                         int D);
+
+  // o = o / l. With sinks [R], logits that join the softmax without a value: m' = max(sink, m), a = exp(m - m'),
+  // o = (o*a) / (l*a + exp(sink - m')).
+  void (*attention_finish)(const float* m, const float* l, float* o, const float* sinks, int R, int D);
 
   // The largest of x[0..V) and the sum of exp(x - max) (16 lanes, then the tree). Returns false when x holds a NaN or
   // +inf, or nothing finite; max and sum are then undefined.
   bool (*softmax_statistics)(const float* x, int V, float* max, float* sum);
 };
 
-// Supported tables, best first; `select` takes the best, or the one named (null when this machine cannot run it).
+// Tables that this machine offers, best first, the plain one last; `select` takes the best that passes its self-test, or
+// the one named (null when the machine lacks it or it fails).
 const Ops* select_ops(const char* forced_name);
 int supported_ops(const Ops** tables, int count_max);
 

@@ -37,7 +37,7 @@ def run(*arguments: str) -> int:
         (["serve", "--port"], 78, "Argument --port: expected one argument. See `magnitude serve --help`."),
         (["serve", "--n-gpu-layers", "1"], 69, "--n-gpu-layers is not implemented: there is no CUDA executor yet."),
         (["infer", "--threads", "1", "hi"], 78, "--threads is a setting of the server."),
-        (["infer", "--continue", "hi"], 69, "--continue is not implemented: sessions are not kept yet."),
+        (["infer", "--continue", "hi"], 69, "--continue is not implemented: the command line has no sessions yet;"),
         (["infer", "--raw", "--system", "s", "hi"], 64, "--raw takes no --system."),
         (["infer", "--timeout", "0", "hi"], 64, "Invalid value for '--timeout'"),
     ],

@@ -112,6 +112,20 @@ def test_nobody_at_the_address_is_unavailable() -> None:
         client.infer("x")
 
 
+def test_a_token_is_not_sent_in_the_clear() -> None:
+    with pytest.raises(ValueError, match="TLS"):
+        Client("127.0.0.1:1", token="secret")
+    Client("127.0.0.1:1", token="secret", credentials=grpc.ssl_channel_credentials()).close()
+
+
+def test_what_fails_was_not_said_in_a_conversation() -> None:
+    with Client("127.0.0.1:1", timeout_seconds=5, retries=False) as client:
+        chat = client.conversation([{"role": "system", "content": "Be brief."}])
+        with pytest.raises(Unavailable):
+            chat.say("hello")
+        assert chat.messages == [{"role": "system", "content": "Be brief."}]
+
+
 def test_the_service_config_is_one_that_grpc_accepts() -> None:
     config = json.loads(SERVICE_CONFIG)
     [method] = config["methodConfig"]

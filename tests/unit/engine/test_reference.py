@@ -72,9 +72,9 @@ def test_pages_hold_each_position_once_and_float16_rounds_it() -> None:
         assert (rounded[0] == exact[0].astype(np.float16)).all()  # layer 0 has seen no page yet: the same numbers
         assert np.isfinite(rounded).all()
     for oracle in (wide, narrow):
-        keys, values = oracle.cache.layout.layer_views(oracle.cache.buffer, layer=1)
-        written = np.isfinite(keys).any(axis=(1, 2)), np.isfinite(values).any(axis=(1, 3))
-        for slots in written:
+        at = tuple(index.reshape(-1) for index in np.indices((oracle.cache.pages_total, PAGE_TOKENS)))
+        for rows in oracle.cache.layout.read_rows(oracle.cache.buffer, 1, at):
+            slots = np.isfinite(rows).any(axis=(1, 2)).reshape(-1, PAGE_TOKENS)
             assert slots.sum() == len(tokens)
             assert slots[pages[0]].all()
             assert slots[pages[1], :13].all()

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from magnitude_service.engine.cache_rows import CacheType, RowShape, cells_and_scales, decode, encode
 from magnitude_service.kernels import _kernels, reference
 
 TABLES = _kernels.supported_tables()
 VECTOR_TABLES = [table for table in TABLES if table != "scalar"]
-CACHE_F32, CACHE_F16 = 0, 1
+CACHE_F32, CACHE_F16 = CacheType.F32, CacheType.F16
+EVERYTHING = 2**31 - 1
 PAGE_TOKENS, CHUNK_TOKENS = _kernels.PAGE_TOKENS, _kernels.PAGE_TOKENS * _kernels.CHUNK_PAGES
 EPSILON = float(np.finfo(np.float32).eps)
 
@@ -27,37 +29,51 @@ class Chunk:
 def pages_of(rows, cache_type, *, keys, table="scalar", garbage=0x7F):
     """Pages of one head; slots that hold no position hold NaN, as memory never written may."""
     positions, head_size = rows.shape
-    width = 2 if cache_type == CACHE_F16 else 4
-    pages = np.full((-(-positions // PAGE_TOKENS), PAGE_TOKENS * head_size * width), garbage, np.uint8)
+    page_bytes = PAGE_TOKENS * RowShape(cache_type, head_size).size_bytes
+    pages = np.full((-(-positions // PAGE_TOKENS), page_bytes), garbage, np.uint8)
     _kernels.ops.store(table, rows, cache_type, keys, pages)
     return pages
 
 
-def attend_chunk(table, q, limit, first_position, keys, values, cache_type, scale):
+def attend_chunk(table, q, limit, first_position, keys, values, cache_type, scale, window=EVERYTHING, softcap=0.0):
     count, head_size = q.shape
     result = Chunk(*(np.full(shape, np.nan, np.float32) for shape in (count, count, (count, head_size))))
     _kernels.ops.attention_chunk(
-        table, q, limit, first_position, keys, values, cache_type, scale, result.maximum, result.total, result.output
+        table,
+        q,
+        limit,
+        first_position,
+        keys,
+        values,
+        cache_type,
+        scale,
+        window,
+        softcap,
+        result.maximum,
+        result.total,
+        result.output,
     )
     return result
 
 
-def attend(table, q, limit, keys, values, cache_type, scale):
+def nothing(rows, head_size):
+    """The state that folding begins with; what l = 0 leaves undefined is garbage."""
+    return Chunk(np.full(rows, 7, np.float32), np.zeros(rows, np.float32), np.full((rows, head_size), 9, np.float32))
+
+
+def fold(table, into, chunk):
+    _kernels.ops.attention_fold(table, into.maximum, into.total, into.output, chunk.maximum, chunk.total, chunk.output)
+
+
+def attend(table, q, limit, keys, values, cache_type, scale, window=EVERYTHING, softcap=0.0, sinks=None):
     """All chunks of all rows, folded: [R, D]."""
-    outputs = np.empty(q.shape, np.float32)
-    states = [np.array([-np.inf, 0], np.float32) for _ in q]
-    sums = np.zeros(q.shape, np.float32)
+    state = nothing(*q.shape)
     for first in range(0, int(limit.max()), CHUNK_TOKENS):
         pages = slice(first // PAGE_TOKENS, first // PAGE_TOKENS + _kernels.CHUNK_PAGES)
-        chunk = attend_chunk(table, q, limit, first, keys[pages].copy(), values[pages].copy(), cache_type, scale)
-        for row, state in enumerate(states):
-            _kernels.ops.attention_fold(
-                table, state, sums[row], float(chunk.maximum[row]), float(chunk.total[row]), chunk.output[row].copy()
-            )
-    for row, state in enumerate(states):
-        outputs[row] = sums[row]
-        _kernels.ops.attention_finish(table, float(state[1]), outputs[row])
-    return outputs
+        chunk_pages = keys[pages].copy(), values[pages].copy()
+        fold(table, state, attend_chunk(table, q, limit, first, *chunk_pages, cache_type, scale, window, softcap))
+    _kernels.ops.attention_finish(table, state.maximum, state.total, state.output, sinks)
+    return state.output
 
 
 def assert_same_bits(actual, expected):
@@ -73,13 +89,12 @@ def random_case(rows, head_size, positions, cache_type, seed):
     q, keys, values = (
         rng.standard_normal((count, head_size)).astype(np.float32) for count in (rows, positions, positions)
     )
-    if cache_type == CACHE_F16:
-        keys, values = (array.astype(np.float16).astype(np.float32) for array in (keys, values))
+    keys, values = (decode(encode(array, cache_type), cache_type, head_size) for array in (keys, values))
     return q, keys, values
 
 
 @pytest.mark.parametrize("table", TABLES)
-@pytest.mark.parametrize("cache_type", [CACHE_F32, CACHE_F16])
+@pytest.mark.parametrize("cache_type", CacheType)
 @pytest.mark.parametrize(
     ("rows", "head_size", "positions"), [(1, 64, 1), (3, 64, 33), (6, 128, 256), (5, 80, 600), (9, 40, 300)]
 )
@@ -97,7 +112,7 @@ def test_attention_is_close_to_float64(table, cache_type, rows, head_size, posit
 
 
 @pytest.mark.parametrize("table", TABLES)
-@pytest.mark.parametrize("cache_type", [CACHE_F32, CACHE_F16])
+@pytest.mark.parametrize("cache_type", CacheType)
 def test_a_row_that_sees_one_position_gets_its_value(table, cache_type):
     q, keys, values = random_case(4, 64, 40, cache_type, seed=1)
     pages = [pages_of(array, cache_type, keys=is_key) for array, is_key in ((keys, True), (values, False))]
@@ -106,7 +121,7 @@ def test_a_row_that_sees_one_position_gets_its_value(table, cache_type):
 
 
 @pytest.mark.parametrize("table", TABLES)
-@pytest.mark.parametrize("cache_type", [CACHE_F32, CACHE_F16])
+@pytest.mark.parametrize("cache_type", CacheType)
 def test_what_lies_behind_the_limit_changes_no_bit(table, cache_type):
     q, keys, values = random_case(7, 64, 200, cache_type, seed=2)
     for limits in ([100] * 7, [97, 98, 99, 100, 101, 102, 103], [5, 200, 1, 64, 33, 32, 31]):
@@ -133,18 +148,20 @@ def test_a_row_that_sees_nothing_of_a_chunk_folds_without_effect(table):
     chunk = attend_chunk(table, q, np.array([256, 270], np.int32), 256, *pages, CACHE_F32, 0.125)
     assert (chunk.maximum[0], chunk.total[0]) == (-np.inf, 0)
     np.testing.assert_array_equal(chunk.output[0], np.zeros(64))
-    state, sums = np.array([0.5, 2], np.float32), np.ones(64, np.float32)
-    _kernels.ops.attention_fold(table, state, sums, float(chunk.maximum[0]), 0.0, chunk.output[0].copy())
-    np.testing.assert_array_equal(state, np.array([0.5, 2], np.float32))
-    np.testing.assert_array_equal(sums, np.ones(64))
+    state = Chunk(np.full(2, 0.5, np.float32), np.full(2, 2, np.float32), np.ones((2, 64), np.float32))
+    fold(table, state, chunk)
+    assert (state.maximum[0], state.total[0]) == (0.5, 2)
+    np.testing.assert_array_equal(state.output[0], np.ones(64))
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_nothing_folded_into_nothing_is_nothing(table):
-    state, sums = np.array([-np.inf, 0], np.float32), np.zeros(64, np.float32)
-    _kernels.ops.attention_fold(table, state, sums, float("-inf"), 0.0, np.zeros(64, np.float32))
-    np.testing.assert_array_equal(state, np.array([-np.inf, 0], np.float32))
-    np.testing.assert_array_equal(sums, np.zeros(64))
+def test_what_is_folded_into_nothing_stays_as_it_is(table):
+    first = Chunk(np.float32([1, -np.inf]), np.float32([3, 0]), np.float32([[-0.0, 2], [5, 5]]))
+    state = nothing(2, 2)
+    fold(table, state, first)
+    assert_same_bits([state.maximum[0], state.total[0]], [1, 3])
+    assert_same_bits(state.output[0], first.output[0])
+    assert state.total[1] == 0
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -156,7 +173,7 @@ def test_a_largest_score_of_negative_zero_is_reported_as_zero(table):
 
 
 @pytest.mark.parametrize("table", TABLES)
-@pytest.mark.parametrize("cache_type", [CACHE_F32, CACHE_F16])
+@pytest.mark.parametrize("cache_type", CacheType)
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
 def test_poison_in_the_cache_is_seen(table, cache_type, poison):
     q, keys, values = random_case(3, 64, 50, cache_type, seed=4)
@@ -173,27 +190,136 @@ def test_poison_in_the_cache_is_seen(table, cache_type, poison):
 
 
 @pytest.mark.parametrize("table", VECTOR_TABLES)
-@pytest.mark.parametrize("cache_type", [CACHE_F32, CACHE_F16])
+@pytest.mark.parametrize("cache_type", CacheType)
 @pytest.mark.parametrize("head_size", [16, 40, 64, 80, 96, 128, 256])
 def test_vector_tables_have_the_scalar_tables_bits(table, cache_type, head_size):
-    for rows in (1, 2, 3, 4, 5, 8, 13):
+    for rows, window, softcap in (
+        (1, EVERYTHING, 0),
+        (2, 40, 0),
+        (3, EVERYTHING, 2.5),
+        (4, 1, 0),
+        (5, 100, 30),
+        (8, 33, 0),
+        (13, EVERYTHING, 0),
+        (14, 50, 3),
+        (20, EVERYTHING, 0),
+    ):
         q, keys, values = random_case(rows, head_size, 256, cache_type, seed=rows)
         q *= np.float32(4)
         limit = np.random.default_rng(rows).integers(-10, 300, rows).clip(max=256).astype(np.int32)
         pages = [pages_of(array, cache_type, keys=is_key) for array, is_key in ((keys, True), (values, False))]
-        fast, plain = (attend_chunk(name, q, limit, 0, *pages, cache_type, 0.3) for name in (table, "scalar"))
+        fast, plain = (
+            attend_chunk(name, q, limit, 0, *pages, cache_type, 0.3, window, softcap) for name in (table, "scalar")
+        )
         for part in ("maximum", "total", "output"):
             assert_same_bits(getattr(fast, part), getattr(plain, part))
-        if rows > 1:
-            outputs = []
-            for name in (table, "scalar"):
-                state, sums = np.array([fast.maximum[0], fast.total[0]], np.float32), fast.output[0].copy()
-                _kernels.ops.attention_fold(
-                    name, state, sums, float(fast.maximum[1]), float(fast.total[1]), fast.output[1].copy()
-                )
-                _kernels.ops.attention_finish(name, 3.0, sums)
-                outputs.append(np.concatenate([state, sums]))
-            assert_same_bits(*outputs)
+        assert np.isfinite(plain.output).all()
+
+
+@pytest.mark.parametrize("table", VECTOR_TABLES)
+@pytest.mark.parametrize("head_size", [16, 40, 128])
+@pytest.mark.parametrize("rows", [1, 7, 16, 35])
+def test_vector_tables_fold_and_finish_as_the_scalar_table(table, head_size, rows):
+    rng = np.random.default_rng(rows)
+
+    def state():
+        shown = rng.random(rows) < 0.8
+        return Chunk(
+            np.where(shown, rng.standard_normal(rows) * 30, -np.inf).astype(np.float32),
+            np.where(shown, rng.random(rows) * 9, 0).astype(np.float32),
+            (rng.standard_normal((rows, head_size)) * shown[:, None]).astype(np.float32),
+        )
+
+    first, second = state(), state()
+    if rows > 1:
+        second.maximum[1] = first.maximum[1]
+    for sinks in (None, (rng.standard_normal(rows) * 30).astype(np.float32)):
+        results = []
+        for name in (table, "scalar"):
+            into = Chunk(first.maximum.copy(), first.total.copy(), first.output.copy())
+            fold(name, into, second)
+            parts = [into.maximum.copy(), into.total.copy(), into.output.copy().reshape(-1)]
+            _kernels.ops.attention_finish(name, into.maximum, into.total, into.output, sinks)
+            results.append(np.concatenate([*parts, into.output.reshape(-1)]))
+        assert_same_bits(*results)
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("cache_type", [CACHE_F16, CacheType.Q4_0])
+@pytest.mark.parametrize(
+    ("window", "softcap", "has_sinks"),
+    [(1, None, False), (37, None, False), (300, None, True), (None, 1.5, False), (None, None, True), (90, 4.0, True)],
+)
+def test_windows_soft_caps_and_sinks_are_close_to_float64(table, cache_type, window, softcap, has_sinks):
+    q, keys, values = random_case(9, 64, 700, cache_type, seed=11)
+    q *= np.float32(3)
+    limit = np.array([700, 1, 2, 300, 301, 256, 257, 650, 31], np.int32)
+    sinks = np.random.default_rng(12).standard_normal(9).astype(np.float32) * 4 if has_sinks else None
+    pages = [pages_of(array, cache_type, keys=is_key) for array, is_key in ((keys, True), (values, False))]
+    y = attend(table, q, limit, *pages, cache_type, 0.125, window or EVERYTHING, softcap or 0.0, sinks)
+    expected = reference.attention(q, keys, values, limit, 0.125, window=window, softcap=softcap, sinks=sinks)
+    # As without them; a capped score errs by a few roundings of the cap more.
+    magnitude = np.abs(q) @ np.abs(keys).T * 0.125
+    tolerance = (32 * magnitude.max() + 4 * (softcap or 0) + 64) * EPSILON * np.abs(values).max()
+    np.testing.assert_allclose(y, expected, rtol=0, atol=tolerance / 4)
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("cache_type", CacheType)
+def test_what_lies_before_the_window_changes_no_bit(table, cache_type):
+    q, keys, values = random_case(11, 64, 200, cache_type, seed=13)
+    for window, limits in (
+        (20, range(180, 191)),
+        (1, range(1, 12)),
+        (33, (200, 5, 64, 33, 32, 97, 98, 99, 100, 101, 31)),
+    ):
+        limit = np.array(list(limits), np.int32)
+        poisoned = [keys.copy(), values.copy()]
+        first = max(0, int(limit.min()) - window)
+        for array in poisoned:
+            array[:first] = np.nan
+        clean, dirty = (
+            attend_chunk(
+                table,
+                q,
+                limit,
+                0,
+                pages_of(k, cache_type, keys=True),
+                pages_of(v, cache_type, keys=False),
+                cache_type,
+                0.125,
+                window,
+            )
+            for k, v in ((keys, values), poisoned)
+        )
+        assert np.isfinite(clean.output).all()
+        assert_same_bits(dirty.output, clean.output)
+        alone = [
+            attend_chunk(
+                table,
+                q[i : i + 1].copy(),
+                limit[i : i + 1].copy(),
+                0,
+                pages_of(keys, cache_type, keys=True),
+                pages_of(values, cache_type, keys=False),
+                cache_type,
+                0.125,
+                window,
+            ).output[0]
+            for i in range(11)
+        ]
+        assert_same_bits(np.stack(alone), clean.output)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_window_of_everything_is_no_window_and_a_hopeless_sink_no_sink(table):
+    q, keys, values = random_case(5, 64, 300, CACHE_F16, seed=14)
+    limit = np.array([300, 299, 100, 1, 257], np.int32)
+    pages = [pages_of(array, CACHE_F16, keys=is_key) for array, is_key in ((keys, True), (values, False))]
+    plain = attend(table, q, limit, *pages, CACHE_F16, 0.125)
+    assert_same_bits(attend(table, q, limit, *pages, CACHE_F16, 0.125, window=300), plain)
+    sinks = np.full(5, -1000, np.float32)
+    assert_same_bits(attend(table, q, limit, *pages, CACHE_F16, 0.125, sinks=sinks), plain)
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -203,11 +329,46 @@ def test_pages_are_laid_out_as_the_contract_says(table, head_size):
     padded = np.zeros((96, head_size), np.float32)
     padded[:70] = rows
     by_page = padded.reshape(3, PAGE_TOKENS, head_size)
-    for cache_type, dtype in ((CACHE_F32, np.float32), (CACHE_F16, np.float16)):
-        keys = pages_of(rows, cache_type, keys=True, table=table, garbage=0).view(dtype)
-        np.testing.assert_array_equal(keys.reshape(3, head_size, PAGE_TOKENS), by_page.transpose(0, 2, 1).astype(dtype))
-        values = pages_of(rows, cache_type, keys=False, table=table, garbage=0).view(dtype)
-        np.testing.assert_array_equal(values.reshape(3, PAGE_TOKENS, head_size), by_page.astype(dtype))
+    for cache_type in CacheType:
+        shape = RowShape(cache_type, head_size)
+        cells, scales = cells_and_scales(encode(by_page, cache_type), shape)
+        stored = {is_key: pages_of(rows, cache_type, keys=is_key, table=table, garbage=0) for is_key in (True, False)}
+        for is_key, pages in stored.items():
+            cell_bytes = PAGE_TOKENS * shape.cells * cells.itemsize
+            parts = [(pages[:, :cell_bytes], cells)] + ([] if scales is None else [(pages[:, cell_bytes:], scales)])
+            for actual, expected in parts:
+                found = actual.copy().view(expected.dtype)
+                width = expected.shape[-1]
+                if is_key:
+                    found = found.reshape(3, width, PAGE_TOKENS).transpose(0, 2, 1)
+                found = found.reshape(3 * PAGE_TOKENS, width)[:70]
+                np.testing.assert_array_equal(found, expected.reshape(3 * PAGE_TOKENS, width)[:70])
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("cache_type", [CacheType.BF16, CacheType.Q8_0, CacheType.Q4_0])
+def test_rows_of_every_magnitude_are_stored_as_the_contract_says(table, cache_type):
+    rng = np.random.default_rng(15)
+    rows = rng.standard_normal((256, 96)).astype(np.float32)
+    rows *= np.float32(2) ** rng.integers(-40, 20, (256, 1)).astype(np.float32)
+    rows[0] = 0
+    rows[1] = -0.0
+    rows[2, 5], rows[3, 40], rows[4, 90] = np.nan, np.inf, -np.inf
+    rows[5, :32] = np.arange(-16, 16)
+    rows[6, :32] = 1e30
+    shape = RowShape(cache_type, 96)
+    cells, scales = cells_and_scales(encode(rows, cache_type), shape)
+    pages = pages_of(rows, cache_type, keys=False, table=table, garbage=0)
+    cell_bytes = PAGE_TOKENS * shape.cells * cells.itemsize
+    found = pages[:, :cell_bytes].copy().view(cells.dtype).reshape(256, -1)
+    kept = np.ones(256, bool)
+    if cache_type == CacheType.BF16:
+        kept[2] = False  # a NaN has many forms
+        assert (found[2, 5] & 0x7FFF) > 0x7F80
+    else:
+        found_scales = pages[:, cell_bytes:].copy().view(np.float16).reshape(256, -1)
+        np.testing.assert_array_equal(found_scales, scales)
+    np.testing.assert_array_equal(found[kept], cells[kept])
 
 
 @pytest.mark.parametrize("table", TABLES)

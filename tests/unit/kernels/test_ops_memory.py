@@ -46,18 +46,20 @@ CHILD = textwrap.dedent(
                         _kernels.ops.matmul(activations, int(T[name]), weights, y, n_end=rows)
                     _kernels.ops.dequantize(table, int(T[name]), weights[-1], guarded(columns, np.float32, at_end))
     for head_size in (16, 40, 64):
-        for cache_type, width in ((0, 4), (1, 2)):
+        blocks = -(-head_size // 32)
+        widths = {0: 4 * head_size, 1: 2 * head_size, 2: 2 * head_size, 3: 34 * blocks, 4: 18 * blocks}
+        for cache_type, width in widths.items():
             for at_end in (True, False):
-                keys, values = (guarded((2, 32 * head_size * width), np.uint8, at_end) for _ in range(2))
+                keys, values = (guarded((2, 32 * width), np.uint8, at_end) for _ in range(2))
                 rows = guarded((50, head_size), np.float32, at_end)
                 _kernels.ops.store(table, rows, cache_type, True, keys)
                 _kernels.ops.store(table, rows, cache_type, False, values)
-                for R in (1, 3, 5):
+                for R in (1, 3, 5, 13):
                     q, o = (guarded((R, head_size), np.float32, at_end) for _ in range(2))
                     limit = guarded(R, np.int32, at_end)
                     limit[:] = 50
                     m, l = (guarded(R, np.float32, at_end) for _ in range(2))
-                    _kernels.ops.attention_chunk(table, q, limit, 0, keys, values, cache_type, 0.1, m, l, o)
+                    _kernels.ops.attention_chunk(table, q, limit, 0, keys, values, cache_type, 0.1, 30, 0.0, m, l, o)
     for count in (1, 16, 33):
         for at_end in (True, False):
             a, b, c = (guarded(count, np.float32, at_end) for _ in range(3))

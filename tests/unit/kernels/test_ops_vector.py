@@ -43,9 +43,10 @@ def exponential(table, x):
     """exp(x) for x <= 0: folding (m, l, o) = (x, 1, 1) into (0, 1, 0) leaves o = exp(x - 0)."""
     results = np.empty(len(x), np.float32)
     for i, exponent in enumerate(x):
-        state, sums = np.array([0, 1], np.float32), np.array([0], np.float32)
-        _kernels.ops.attention_fold(table, state, sums, float(exponent), 1.0, np.array([1], np.float32))
-        results[i] = sums[0]
+        state = [np.full(shape, value, np.float32) for shape, value in ((1, 0), (1, 1), ((1, 1), 0))]
+        one = np.ones(1, np.float32)
+        _kernels.ops.attention_fold(table, *state, np.array([exponent], np.float32), one, one.reshape(1, 1))
+        results[i] = state[2][0, 0]
     return results
 
 

@@ -114,3 +114,14 @@ def test_units_stand_in_names() -> None:
                 is_time = re.search(r"(time|limit|delay|interval|timeout|duration)", field.name)
                 if is_time and field.cpp_type in (FieldDescriptor.CPPTYPE_UINT32, FieldDescriptor.CPPTYPE_DOUBLE):
                     assert field.name.endswith(("_ms", "_seconds", "_tokens")), field.full_name
+
+
+def test_no_field_has_the_name_of_an_accessor_that_java_makes_for_another() -> None:
+    """Java is built by `make check-clients` only: `text_bytes` beside a string `text` does not compile there."""
+    for file in FILES:
+        for message in file.message_types_by_name.values():
+            names = {field.name for field in message.fields}
+            for field in message.fields:
+                made = {f"{field.name}_bytes"} if field.cpp_type == FieldDescriptor.CPPTYPE_STRING else set()
+                made |= {f"{field.name}_count", f"{field.name}_list"} if field.is_repeated else set()
+                assert not names & made, f"{field.full_name}: {names & made}"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from magnitude_service.allocator.pages import PagePool
+from magnitude_service.allocator.pages import PagePool, pages_for
 from magnitude_service.engine.batch import PAGE_TOKENS, SAMPLER_ROW, RowFlag, RowStatus, StepPlan, StepResult
 from magnitude_service.scheduling.admission import check_pages, check_request
 from magnitude_service.scheduling.engine_loop import Commands, EngineLoop
@@ -26,6 +26,7 @@ from magnitude_service.scheduling.request import (
     TokenChosen,
 )
 from magnitude_service.scheduling.sequence import RequestState
+from magnitude_service.scheduling.session import Session
 
 VOCABULARY = 97
 UNWRITTEN = -1
@@ -134,10 +135,32 @@ def check_form(plan: StepPlan, pages_total: int) -> None:
     assert plan.bias_ids.size == plan.bias_values.size
 
 
+class TokenCopies:
+    """The pages of a HashExecutor, four bytes a token; remembers how many pages were copied."""
+
+    def __init__(self, executor: HashExecutor) -> None:
+        self.executor = executor
+        self.exported = self.loaded = 0
+
+    def token_bytes(self, cache_type: str = "") -> int:
+        return 4
+
+    def export(self, page: int, tokens: int, target: np.ndarray, cache_type: str = "") -> None:
+        content = self.executor.memory[page, :tokens]
+        assert (content != UNWRITTEN).all(), "a position is exported that was never computed"
+        target[:] = content.view(np.uint8)
+        self.exported += 1
+
+    def load(self, page: int, tokens: int, source: np.ndarray, cache_type: str) -> None:
+        assert cache_type == "hash"
+        self.executor.memory[page, :tokens] = source.view(np.int32)
+        self.loaded += 1
+
+
 class Bench:
     """An EngineLoop with a hash for a model and a hand-set clock; `events` are all so far."""
 
-    def __init__(self, pages_total: int = 64, context_tokens: int = 256, **options: int) -> None:
+    def __init__(self, pages_total: int = 64, context_tokens: int = 256, **options: float) -> None:
         self.now = 100.0
         self.options = SchedulingOptions(**options)
         self.limits = ModelLimits(context_tokens, VOCABULARY)
@@ -145,6 +168,7 @@ class Bench:
         self.executor = HashExecutor(pages_total)
         self.check: Callable[[], None] = lambda: None
         self.steps: list[StepReport] = []
+        self.copies = TokenCopies(self.executor)
         self.loop = EngineLoop(
             self.executor,
             self.pool,
@@ -152,7 +176,9 @@ class Bench:
             lambda: self.now,
             check=lambda: self.check(),
             on_step=self.steps.append,
+            copies=self.copies,
         )
+        self.sessions = self.loop.sessions
         self.events: list = []
         self.commands = Commands()
 
@@ -183,15 +209,27 @@ class Bench:
         self.step()
         while self.loop.requests:
             self.step()
-        assert self.pool.pages_used == 0
+        assert self.pool.pages_used == sum(session.pages.size for session in self.live_sessions())
         return self.events[begin:]
 
+    def live_sessions(self) -> list[Session]:
+        """All of them."""
+        return list(self.sessions._sessions.values())
+
     def check_pages(self) -> None:
-        """Every used page is held by a living sequence, and by two only where they share a prompt."""
+        """Every used page is held by a living sequence, by two only where they share a prompt, or by a session."""
         holders = defaultdict(list)
         for sequence in self.loop.running:
             for index, page in enumerate(sequence.pages.tolist()):
                 holders[page].append((sequence.state.request.request_id, index, index < sequence.state.shared_pages))
+        for session in self.live_sessions():
+            assert session.computed <= max(session.settled - 1, session.tokens.size - 1, 0)
+            assert session.pages.size >= pages_for(session.computed)
+            for page in session.pages.tolist():
+                holders[page].append((session.session_id, page, False))
+        for pages in self.sessions._orphaned:
+            for page in pages.tolist():
+                holders[page].append(("orphaned", page, False))
         assert self.pool.pages_used == len(holders)
         for page, held in holders.items():
             assert len(held) == 1 or (len(set(held)) == 1 and held[0][2]), f"page {page} is held by {held}"

@@ -9,7 +9,6 @@ import pytest
 
 from magnitude_service.engine.batch import RowStatus
 from magnitude_service.errors import IntegrityError, InvalidRequestError, MagnitudeError
-from magnitude_service.scheduling.load import StepReport
 from magnitude_service.scheduling.request import ChoiceFinished, PromptProgress, RequestFinished, TokenChosen
 
 # Answers
@@ -377,7 +376,25 @@ def test_every_step_is_reported_with_its_rows_and_its_time(bench_of, request_of)
     bench = bench_of(rows_max=16, output_rows_max=16)
     bench.executor.during_step = lambda: setattr(bench, "now", bench.now + 0.25)
     bench.run(request_of("a", prompt=20, max_tokens=3))
-    assert bench.steps == [StepReport(rows, seconds=0.25) for rows in (16, 4, 1, 1)]
+    assert [(step.rows, step.seconds) for step in bench.steps] == [(16, 0.25), (4, 0.25), (1, 0.25), (1, 0.25)]
+
+
+def test_a_step_tells_the_time_since_the_token_before_and_whether_it_was_all_answers(bench_of, request_of) -> None:
+    bench = bench_of(rows_max=16, output_rows_max=16)
+    bench.executor.during_step = lambda: setattr(bench, "now", bench.now + 0.25)
+    bench.submit(request_of("a", prompt=4, max_tokens=4))
+    bench.step()
+    bench.step()
+    bench.submit(request_of("b", prompt=4, max_tokens=3))
+    bench.run()
+    told = [(step.rows, list(step.token_gaps), step.is_decode) for step in bench.steps]
+    assert told == [
+        (4, [], False),
+        (1, [0.25], True),
+        (5, [0.25], False),
+        (2, [0.25, 0.25], True),
+        (1, [0.25], True),
+    ]
 
 
 def test_nothing_to_do_is_no_step(bench) -> None:

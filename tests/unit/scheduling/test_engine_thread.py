@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -20,6 +21,8 @@ from magnitude_service.errors import (
 from magnitude_service.scheduling.engine_thread import EngineThread
 from magnitude_service.scheduling.options import ModelLimits, SchedulingOptions
 from magnitude_service.scheduling.request import RequestFinished, TokenChosen
+from magnitude_service.scheduling.session import Session, TextState
+from tests.support.serving import eventually
 
 PAGES = 32
 PATIENCE_SECONDS = 20.0
@@ -281,6 +284,17 @@ def test_load_tells_who_runs_and_who_waits(rig, request_of) -> None:
     load = rig.engine.load()
     assert (load.running, load.waiting, load.pages_used) == (0, 0, 0)
     assert load.tokens_per_second > 0
+
+
+def test_a_session_that_is_deleted_gives_its_pages_back(rig, request_of) -> None:
+    session = rig.engine.sessions.add(Session("s"), "a request")
+    rig.engine.submit(replace(request_of("a", prompt=40, max_tokens=4), session=session))
+    rig.receiver.until_finished("a")
+    session.settle(40, 4, TextState())
+    rig.engine.sessions.release(session)
+    assert rig.engine.load().pages_used == 2
+    assert rig.engine.sessions.end("s")
+    eventually(lambda: rig.engine.load().pages_used == 0)
 
 
 def test_an_engine_that_never_started_can_be_stopped(bench_of) -> None:

@@ -90,20 +90,30 @@ def test_aborting_a_thousand_times_takes_the_space_of_once(inbox, state_of) -> N
 
 def test_an_empty_inbox_sleeps_until_something_is_asked(inbox, state_of, monkeypatch) -> None:
     wakes = iter([lambda: None, lambda: inbox.submit(state_of("a"))])
-    monkeypatch.setattr(inbox._changed, "wait", lambda: next(wakes)())
+    monkeypatch.setattr(inbox._changed, "wait", lambda timeout: next(wakes)())
     assert len(inbox.take(wait=True).submitted) == 1
     assert next(wakes, None) is None, "it slept twice, and woke for the request"
 
 
 def test_a_busy_engine_does_not_sleep(inbox, monkeypatch) -> None:
-    monkeypatch.setattr(inbox._changed, "wait", lambda: pytest.fail("slept"))
+    monkeypatch.setattr(inbox._changed, "wait", lambda timeout: pytest.fail("slept"))
     assert inbox.take(wait=False).submitted == []
 
 
 def test_stopping_wakes_an_idle_engine(inbox, monkeypatch) -> None:
-    monkeypatch.setattr(inbox._changed, "wait", inbox.stop)
+    monkeypatch.setattr(inbox._changed, "wait", lambda timeout: inbox.stop())
     assert inbox.take(wait=True).drain_at == float("-inf")
     assert inbox.stopped
+
+
+def test_a_sleep_with_an_end_brings_nothing(inbox) -> None:
+    assert inbox.take(wait=True, timeout_seconds=0.001).submitted == []
+
+
+def test_a_session_that_changed_hands_wakes_the_engine_once(inbox) -> None:
+    inbox.wake()
+    assert inbox.take(wait=True).woken
+    assert not inbox.take(wait=False).woken
 
 
 def test_a_draining_engine_takes_nothing_new(inbox, state_of) -> None:

@@ -32,6 +32,8 @@ from magnitude_service.scheduling.request import (
     TokenChosen,
     TokenLogprobs,
 )
+from magnitude_service.scheduling.session import Session
+from magnitude_service.scheduling.session_table import SessionTable
 from magnitude_service.server.build import Server
 from magnitude_service.server.generation import Generations
 from magnitude_service.server.health import MemoryReport
@@ -95,9 +97,10 @@ class FakeTemplate:
         tools: Any = None,
         add_generation_prompt: bool = True,
         arguments: Any = None,
+        now: Any = None,
     ) -> list[Segment]:
         self.calls.append(
-            {"messages": messages, "arguments": arguments, "add_generation_prompt": add_generation_prompt}
+            {"messages": messages, "arguments": arguments, "add_generation_prompt": add_generation_prompt, "now": now}
         )
         if self.refusal is not None:
             raise self.refusal
@@ -127,6 +130,7 @@ class FakeEngine:
         self.script: Callable[[Request, int], list[int]] = lambda request, choice: [*request.prompt.tolist(), EOS]
         self.refusal: MagnitudeError | None = None
         self.failure: MagnitudeError | None = None
+        self.sessions = SessionTable(8, time.monotonic, lambda: None)
         self.submitted: list[Request] = []
         self.finishes: list[tuple[str, int, int]] = []
         self.aborts: list[str] = []
@@ -221,8 +225,28 @@ class FakeEngine:
             if error is not None or not running.open:
                 del self._running[request_id]
                 self._aborting.discard(request_id)
+                self._give_back(running)
                 events.append(RequestFinished(request_id, Timings(0.001, 0.002, 0.003, 0.004, 0.01), 0, error))
         return events
+
+    def _give_back(self, running: Running) -> None:
+        """The session of a request has its tokens; pages of all but the last are said to be computed."""
+        session = running.request.session
+        if session is not None and running.is_prefilled:
+            said = running.tokens[0][: running.said[0]]
+            parts = session.tokens[: session.settled], running.request.prompt, np.array(said, np.int32)
+            session.tokens = np.concatenate(parts)
+            session.computed = session.tokens.size - 1
+
+    def page_token_bytes(self, cache_type: str = "") -> int:
+        return 4
+
+    def export_pages(
+        self, session: Session, target: np.ndarray, on_done: Callable[[Any], None], cache_type: str = ""
+    ) -> None:
+        """The tokens themselves, four bytes each."""
+        target[:] = session.tokens[: session.computed].view(np.uint8)
+        threading.Thread(target=on_done, args=(None,)).start()
 
     def _step(self) -> list[Event]:
         if not self._running or self._steps_left <= 0:
@@ -305,8 +329,8 @@ class ServerUnderTest:
         self.client_without_retries = Client(self.address, timeout_seconds=60, retries=False)
 
     async def _start(self) -> int:
-        memory = MemoryReport(mapped_bytes=2_000, limit_bytes=1 << 30)
-        self.server = Server(self.options, self.models, self.generations, self.metrics, lambda: memory)
+        self.memory = MemoryReport(mapped_bytes=2_000, limit_bytes=1 << 30, available_bytes=1 << 30)
+        self.server = Server(self.options, self.models, self.generations, self.metrics, lambda: self.memory)
         return await self.server.start()
 
     def on_loop(self, work: Any) -> Any:

@@ -1,4 +1,4 @@
-"""HealthService, grpc.health.v1, reflection, models, snapshots: what a server tells about itself."""
+"""HealthService, grpc.health.v1, reflection, models: what a server tells about itself."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from grpc_health.v1 import health_pb2 as standard_pb2
 from grpc_health.v1 import health_pb2_grpc as standard_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from magnitude.errors import CallError, NotFound, Unavailable, Unimplemented, call_error
-from magnitude.v1 import common_pb2, model_pb2, snapshot_pb2
+from magnitude.errors import CallError, NotFound, Unavailable, Unimplemented
+from magnitude.v1 import common_pb2, model_pb2
 from magnitude_service.errors import IntegrityError, PreconditionError
 from magnitude_service.server.build import SERVICES, Server
 from magnitude_service.server.health import MemoryReport
@@ -143,21 +143,6 @@ def test_loading_and_unloading_are_unimplemented_with_details(served: Any, rpc: 
     assert (caught.value.reason, caught.value.details["rpc"]) == ("NOT_IMPLEMENTED", rpc)
 
 
-SNAPSHOT_RPCS = [method.name for method in snapshot_pb2.DESCRIPTOR.services_by_name["SnapshotService"].methods]
-
-
-@pytest.mark.parametrize("rpc", SNAPSHOT_RPCS)
-def test_every_snapshot_rpc_is_unimplemented_with_details(served: Any, rpc: str) -> None:
-    request: Any = getattr(snapshot_pb2, f"{rpc}Request")()
-    stub = getattr(served.client.snapshots, rpc)
-    asked = iter([request]) if rpc == "ImportState" else request
-    with pytest.raises(grpc.RpcError) as caught:
-        next(stub(asked)) if rpc == "ExportState" else stub(asked)
-    error = call_error(caught.value)
-    assert isinstance(error, Unimplemented)
-    assert (error.reason, error.details["rpc"]) == ("NOT_IMPLEMENTED", rpc)
-
-
 def test_an_unknown_rpc_is_unimplemented_and_makes_no_metric(served: Any) -> None:
     with served.channel() as channel:
         for index in range(20):
@@ -174,6 +159,7 @@ def test_calls_are_counted_by_method_and_code(served: Any) -> None:
     found = {(metric.name, labels): value for metric, labels, value, _ in served.metrics.samples()}
     assert found["magnitude_calls_total", ("InferenceService/Infer", "OK")] == 1
     assert found["magnitude_calls_total", ("InferenceService/Infer", "INVALID_ARGUMENT")] == 1
+    assert found["magnitude_request_errors_total", ("InferenceService/Infer", "INVALID_REQUEST")] == 1
     assert found["magnitude_calls_running", ("InferenceService/Infer",)] == 0
     assert found["magnitude_prompt_tokens_total", ("tiny",)] == 3
     assert found["magnitude_finishes_total", ("tiny", "EOS")] == 1

@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+import random
+import sys
+import threading
+
+import google_crc32c
 import numpy as np
 import pytest
 
-from magnitude_service.snapshot.checksum import SLICE_BYTES, Buffer, byte_view, crc32c, memory
+from magnitude_service.snapshot._snapshot import crc32c_by, crc32c_implementations
+from magnitude_service.snapshot.checksum import Buffer, byte_view, crc32c, memory
 
 VECTORS = {  # RFC 3720, B.4, and the usual check value
     b"123456789": 0xE3069283,
@@ -40,8 +46,70 @@ def test_every_kind_of_memory_has_the_same_checksum(make: type) -> None:
 
 
 def test_slices_continue_each_other() -> None:
-    data = np.random.default_rng(1).bytes(SLICE_BYTES + 17)
+    data = np.random.default_rng(1).bytes((1 << 20) + 17)
     assert crc32c(memoryview(data)) == crc32c(data[99:], crc32c(data[:99]))
+
+
+def test_the_best_implementation_of_this_machine_comes_first_and_the_portable_one_last() -> None:
+    names = crc32c_implementations()
+    assert names == [name for name in ("avx512", "sse42", "arm", "table") if name in names]
+    assert names[-1] == "table"
+    data = bytes(range(256)) * 9
+    assert crc32c(data) == crc32c_by(names[0], data)
+    with pytest.raises(ValueError, match="no such implementation"):
+        crc32c_by("none", b"")
+
+
+@pytest.mark.parametrize("name", ["avx512", "sse42", "arm", "table"])
+def test_every_implementation_agrees_with_googles_for_every_length_start_and_register(name: str) -> None:
+    if name not in crc32c_implementations():
+        pytest.skip(f"this machine has no {name}")
+    chance = random.Random(1)
+    data = memoryview(chance.randbytes(70_000))
+    lengths = (*range(1100), 3071, 3072, 4095, 4096, 6143, 6144, 6145, 12_287, 12_288, 65_535, 65_536, 69_990)
+    for length in lengths:
+        begin, crc = chance.randrange(10), chance.getrandbits(32)
+        part = bytes(data[begin : begin + length])
+        assert crc32c_by(name, data[begin : begin + length], crc) == google_crc32c.extend(crc, part), length
+
+
+def test_every_bit_counts_in_every_implementation() -> None:
+    data = bytearray(1500)
+    for name in crc32c_implementations():
+        found = set()
+        for bit in range(0, len(data) * 8, 7):
+            data[bit // 8] ^= 1 << bit % 8
+            found.add(crc32c_by(name, data))
+            data[bit // 8] ^= 1 << bit % 8
+        assert len(found) == -(-len(data) * 8 // 7)
+
+
+def test_a_long_checksum_leaves_the_interpreter_to_others() -> None:
+    data = bytes(64 << 20)
+    is_done, rounds = threading.Event(), 0
+
+    def sum_slowly() -> None:
+        crc32c_by("table", data)
+        is_done.set()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(60)  # nobody is asked to give it up
+    try:
+        thread = threading.Thread(target=sum_slowly)
+        thread.start()
+        while not is_done.wait(0.0001):
+            rounds += 1
+        thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert rounds > 2, "this thread ran meanwhile"
+
+
+def test_what_has_no_bytes_in_a_row_is_refused() -> None:
+    with pytest.raises((BufferError, ValueError)):
+        crc32c(np.arange(10)[::2])
+    with pytest.raises(TypeError):
+        crc32c("text")  # type: ignore[arg-type]
 
 
 def test_words_are_taken_as_their_bytes() -> None:

@@ -110,6 +110,35 @@ def test_compaction_begins_when_enough_is_dead(model: Path) -> None:
         assert manager.path.stat().st_ino != inode, "two thirds are"
 
 
+def test_a_model_tail_waits_until_the_dead_may_be_freed_and_writes_nothing_meanwhile(model: Path) -> None:
+    now = [10**18]
+    options = SnapshotOptions(
+        state="model", state_versions_kept=1, state_compact_min_bytes=0, state_punch_after_seconds=60
+    )
+    with StateSnapshotManager(model, options, clock=lambda: now[0]) as manager:
+        for _ in range(3):
+            manager.save(header("one"), agent_state=bytes(100 * KIB))
+        size, taken = manager.path.stat().st_size, disk_bytes(manager.path)
+        for _ in range(3):
+            manager.maintain()
+        assert manager.path.stat().st_size == size, "two thirds are dead, but not for a minute"
+        now[0] += 61 * 10**9
+        held = manager.restore("one")
+        manager.maintain()
+        assert taken - disk_bytes(manager.path) > 150 * KIB
+        assert held.agent_state.tobytes() == bytes(100 * KIB)
+
+
+def test_maintenance_leaves_a_compaction_alone_that_somebody_asked_for(model: Path) -> None:
+    options = SnapshotOptions(state_versions_kept=1, state_compact_min_bytes=0)
+    with StateSnapshotManager(model, options) as manager:
+        for _ in range(3):
+            manager.save(header("one"), agent_state=bytes(100 * KIB))
+        assert manager._upkeep._running.acquire(blocking=False)
+        manager.maintain()
+        manager._upkeep._running.release()
+
+
 def test_saves_and_deletions_during_a_compaction_are_in_the_new_file(model: Path) -> None:
     class Meanwhile(OperatingSystem):
         """Saves and deletes when the first copy has been written."""

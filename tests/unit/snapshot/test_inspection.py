@@ -43,12 +43,33 @@ def test_a_damaged_header_is_found(path: Path) -> None:
 
 
 def test_a_dump_has_a_line_for_every_segment(path: Path) -> None:
-    lines = list(dump(path))
+    lines = [line for line in dump(path) if not line.startswith(" ")]
     assert [line.split("  ")[2].split(" of ")[0] for line in lines] == [
         *("LOG", "SNAPSHOT", "SNAPSHOT", "SNAPSHOT", "DELETION", "INDEX")
     ]
     assert lines[1].endswith("one version 1, floor 1, live")
     assert lines[2].endswith("two version 1, floor 1, dead")
+
+
+def test_a_dump_says_below_each_segment_where_its_parts_lie_and_what_it_says(path: Path) -> None:
+    data = path.read_bytes()
+    parts = [line.split(maxsplit=1) for line in dump(path) if line.startswith(" ")]
+    [first, *_] = [int(offset, 16) for offset, what in parts if what.startswith("agent_state of 6,000 bytes, CRC ")]
+    assert data[first : first + 6000] == b"one" * 2000
+    words = [what for _, what in parts]
+    assert "deletes all versions of two" in words
+    assert "lists 2 live versions and 2 dead segments" in words
+    assert any(what.startswith("begun by magnitude ") for what in words)
+    assert words.count("end mark") == 6
+
+
+def test_a_dump_goes_on_behind_a_damaged_segment(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[data.index(b"MAGSTATE", 65_536 * 2) + 256] ^= 1
+    path.write_bytes(data)
+    lines = list(dump(path))
+    assert sum("its bytes have another CRC" in line for line in lines) == 1
+    assert "INDEX" in "".join(lines)
 
 
 def test_a_dump_shows_what_was_freed_as_holes(tmp_path: Path) -> None:

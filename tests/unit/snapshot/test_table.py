@@ -22,7 +22,6 @@ def test_a_floor_buries_what_lies_below_it_and_bytes_are_counted() -> None:
     assert list(table.sessions["a"]) == [3]
     assert table.dead == [Dead(1, 1 << 16, 4096, 4 * 10**9), Dead(2, 2 << 16, 4096, 4 * 10**9)]
     assert (table.live_bytes, table.dead_bytes) == (4096 + 8192, 8192)
-    assert table.dead_ratio == 0.4
 
 
 def test_a_session_whose_versions_are_all_deleted_is_gone() -> None:

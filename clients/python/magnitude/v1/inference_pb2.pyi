@@ -150,7 +150,7 @@ class Truncation(_message.Message):
     def __init__(self, strategy: _Optional[_Union[TruncationStrategy, str]] = ..., prompt_tokens_max: _Optional[int] = ..., keep_tokens: _Optional[int] = ...) -> None: ...
 
 class SnapshotAfterwards(_message.Message):
-    __slots__ = ("agent_state", "labels")
+    __slots__ = ("agent_state", "labels", "step_number", "step_name", "cache_retention")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -160,9 +160,15 @@ class SnapshotAfterwards(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     AGENT_STATE_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
+    STEP_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    STEP_NAME_FIELD_NUMBER: _ClassVar[int]
+    CACHE_RETENTION_FIELD_NUMBER: _ClassVar[int]
     agent_state: bytes
     labels: _containers.ScalarMap[str, str]
-    def __init__(self, agent_state: _Optional[bytes] = ..., labels: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    step_number: int
+    step_name: str
+    cache_retention: _snapshot_pb2.CacheRetention
+    def __init__(self, agent_state: _Optional[bytes] = ..., labels: _Optional[_Mapping[str, str]] = ..., step_number: _Optional[int] = ..., step_name: _Optional[str] = ..., cache_retention: _Optional[_Union[_snapshot_pb2.CacheRetention, str]] = ...) -> None: ...
 
 class ReturnOptions(_message.Message):
     __slots__ = ("token_ids", "prompt_token_ids", "logprobs", "prompt_logprobs", "timings", "prompt_progress", "echo")
@@ -490,16 +496,16 @@ class DetokenizeRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., skip_special: _Optional[bool] = ...) -> None: ...
 
 class DetokenizeResponse(_message.Message):
-    __slots__ = ("model", "model_id", "text", "text_bytes")
+    __slots__ = ("model", "model_id", "text", "content")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
-    TEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
     model: str
     model_id: str
     text: str
-    text_bytes: bytes
-    def __init__(self, model: _Optional[str] = ..., model_id: _Optional[str] = ..., text: _Optional[str] = ..., text_bytes: _Optional[bytes] = ...) -> None: ...
+    content: bytes
+    def __init__(self, model: _Optional[str] = ..., model_id: _Optional[str] = ..., text: _Optional[str] = ..., content: _Optional[bytes] = ...) -> None: ...
 
 class GetLoadRequest(_message.Message):
     __slots__ = ("model",)

@@ -1,5 +1,7 @@
 import datetime
 
+from google.protobuf import any_pb2 as _any_pb2
+from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -21,6 +23,7 @@ class CacheRetention(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CACHE_RETENTION_UNSPECIFIED: _ClassVar[CacheRetention]
     CACHE_RETENTION_PAGES: _ClassVar[CacheRetention]
     CACHE_RETENTION_NONE: _ClassVar[CacheRetention]
+    CACHE_RETENTION_PAGES_Q8_0: _ClassVar[CacheRetention]
 
 class RestoreFidelity(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -34,13 +37,14 @@ TOKEN_KIND_GENERATED: TokenKind
 CACHE_RETENTION_UNSPECIFIED: CacheRetention
 CACHE_RETENTION_PAGES: CacheRetention
 CACHE_RETENTION_NONE: CacheRetention
+CACHE_RETENTION_PAGES_Q8_0: CacheRetention
 RESTORE_FIDELITY_UNSPECIFIED: RestoreFidelity
 RESTORE_FIDELITY_BIT_EXACT: RestoreFidelity
 RESTORE_FIDELITY_RECOMPUTED: RestoreFidelity
 RESTORE_FIDELITY_APPROXIMATE: RestoreFidelity
 
 class Snapshot(_message.Message):
-    __slots__ = ("session_id", "version", "parent_version", "model", "model_id", "content_sha256", "create_time", "token_count", "agent_state_bytes", "key_value_bytes", "stored_bytes", "cache_type", "instruction_set", "agent_state_sha256", "labels")
+    __slots__ = ("session_id", "version", "parent_version", "model", "model_id", "content_sha256", "create_time", "token_count", "agent_state_bytes", "key_value_bytes", "stored_bytes", "cache_type", "instruction_set", "agent_state_sha256", "labels", "step_number", "step_name", "vocabulary_id")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -63,6 +67,9 @@ class Snapshot(_message.Message):
     INSTRUCTION_SET_FIELD_NUMBER: _ClassVar[int]
     AGENT_STATE_SHA256_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
+    STEP_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    STEP_NAME_FIELD_NUMBER: _ClassVar[int]
+    VOCABULARY_ID_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     version: int
     parent_version: int
@@ -78,7 +85,33 @@ class Snapshot(_message.Message):
     instruction_set: str
     agent_state_sha256: bytes
     labels: _containers.ScalarMap[str, str]
-    def __init__(self, session_id: _Optional[str] = ..., version: _Optional[int] = ..., parent_version: _Optional[int] = ..., model: _Optional[str] = ..., model_id: _Optional[str] = ..., content_sha256: _Optional[str] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., token_count: _Optional[int] = ..., agent_state_bytes: _Optional[int] = ..., key_value_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., cache_type: _Optional[str] = ..., instruction_set: _Optional[str] = ..., agent_state_sha256: _Optional[bytes] = ..., labels: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    step_number: int
+    step_name: str
+    vocabulary_id: str
+    def __init__(self, session_id: _Optional[str] = ..., version: _Optional[int] = ..., parent_version: _Optional[int] = ..., model: _Optional[str] = ..., model_id: _Optional[str] = ..., content_sha256: _Optional[str] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., token_count: _Optional[int] = ..., agent_state_bytes: _Optional[int] = ..., key_value_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., cache_type: _Optional[str] = ..., instruction_set: _Optional[str] = ..., agent_state_sha256: _Optional[bytes] = ..., labels: _Optional[_Mapping[str, str]] = ..., step_number: _Optional[int] = ..., step_name: _Optional[str] = ..., vocabulary_id: _Optional[str] = ...) -> None: ...
+
+class AgentState(_message.Message):
+    __slots__ = ("values",)
+    class ValuesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: AgentValue
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[AgentValue, _Mapping]] = ...) -> None: ...
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.MessageMap[str, AgentValue]
+    def __init__(self, values: _Optional[_Mapping[str, AgentValue]] = ...) -> None: ...
+
+class AgentValue(_message.Message):
+    __slots__ = ("content", "message", "struct")
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    STRUCT_FIELD_NUMBER: _ClassVar[int]
+    content: bytes
+    message: _any_pb2.Any
+    struct: _struct_pb2.Struct
+    def __init__(self, content: _Optional[bytes] = ..., message: _Optional[_Union[_any_pb2.Any, _Mapping]] = ..., struct: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
 
 class SnapshotReference(_message.Message):
     __slots__ = ("session_id", "version")
@@ -192,7 +225,7 @@ class StateEnd(_message.Message):
     def __init__(self, agent_state_bytes: _Optional[int] = ..., agent_state_sha256: _Optional[bytes] = ..., key_value_bytes: _Optional[int] = ..., key_value_sha256: _Optional[bytes] = ...) -> None: ...
 
 class SaveRequest(_message.Message):
-    __slots__ = ("session_id", "model", "agent_state", "cache_retention", "expected_version", "labels")
+    __slots__ = ("session_id", "model", "agent_state", "cache_retention", "expected_version", "labels", "step_number", "step_name")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -206,13 +239,17 @@ class SaveRequest(_message.Message):
     CACHE_RETENTION_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_VERSION_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
+    STEP_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    STEP_NAME_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     model: str
     agent_state: bytes
     cache_retention: CacheRetention
     expected_version: int
     labels: _containers.ScalarMap[str, str]
-    def __init__(self, session_id: _Optional[str] = ..., model: _Optional[str] = ..., agent_state: _Optional[bytes] = ..., cache_retention: _Optional[_Union[CacheRetention, str]] = ..., expected_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    step_number: int
+    step_name: str
+    def __init__(self, session_id: _Optional[str] = ..., model: _Optional[str] = ..., agent_state: _Optional[bytes] = ..., cache_retention: _Optional[_Union[CacheRetention, str]] = ..., expected_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., step_number: _Optional[int] = ..., step_name: _Optional[str] = ...) -> None: ...
 
 class SaveResponse(_message.Message):
     __slots__ = ("snapshot",)

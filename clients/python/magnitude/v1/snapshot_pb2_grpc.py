@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class SnapshotServiceStub:
-    """Saves sessions and brings them back. All of it is UNIMPLEMENTED for now.
+    """Saves sessions and brings them back.
     """
 
     def __init__(self, channel):
@@ -78,7 +78,7 @@ class SnapshotServiceStub:
 
 
 class SnapshotServiceServicer:
-    """Saves sessions and brings them back. All of it is UNIMPLEMENTED for now.
+    """Saves sessions and brings them back.
     """
 
     def Save(self, request, context):
@@ -190,7 +190,7 @@ def add_SnapshotServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class SnapshotService:
-    """Saves sessions and brings them back. All of it is UNIMPLEMENTED for now.
+    """Saves sessions and brings them back.
     """
 
     @staticmethod

@@ -1,0 +1,23 @@
+#pragma once
+
+namespace magnitude {
+
+// Retries as gRPC does them, over all addresses of a name. The server's pushback says how long to wait, or that it is
+// of no use.
+inline constexpr char SERVICE_CONFIG[] = R"json({
+  "loadBalancingConfig": [{"round_robin": {}}],
+  "methodConfig": [
+    {
+      "name": [{"service": "magnitude.v1.InferenceService"}, {"service": "magnitude.v1.ModelService"}],
+      "retryPolicy": {
+        "maxAttempts": 4,
+        "initialBackoff": "0.2s",
+        "maxBackoff": "5s",
+        "backoffMultiplier": 2,
+        "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED"]
+      }
+    }
+  ]
+})json";
+
+}  // namespace magnitude

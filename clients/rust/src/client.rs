@@ -1,0 +1,169 @@
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
+use tonic::{Request, Status};
+
+use crate::v1::health_service_client::HealthServiceClient;
+use crate::v1::inference_service_client::InferenceServiceClient;
+use crate::v1::model_service_client::ModelServiceClient;
+use crate::v1::snapshot_service_client::SnapshotServiceClient;
+use crate::v1::{ChatMessage, InferRequest, InferResponse, StreamInferRequest};
+use crate::{Code, Conversation, Error, Session, Stream, retry};
+
+type Connection = InterceptedService<Channel, Bearer>;
+
+/// A connection to one server, or to several that take turns. Clones share it.
+#[derive(Clone)]
+pub struct Client {
+    connection: Connection,
+    timeout: Option<Duration>,
+    retries: bool,
+}
+
+/// How to connect.
+pub struct Builder {
+    addresses: String,
+    tls: Option<ClientTlsConfig>,
+    token: Option<String>,
+    timeout: Option<Duration>,
+    retries: bool,
+}
+
+impl Client {
+    /// A connection to "host:port", or to several: "one:50051,two:50051".
+    pub fn builder(addresses: impl Into<String>) -> Builder {
+        Builder { addresses: addresses.into(), tls: None, token: None, timeout: None, retries: true }
+    }
+
+    /// The whole answer. Dropping the future ends the request at the server.
+    pub async fn infer(&self, request: InferRequest) -> Result<InferResponse, Error> {
+        retry::call(request, self.deadline(), self.retries, async |r| self.inference().infer(r).await).await
+    }
+
+    /// The answer as it comes. Dropping the stream ends the request at the server.
+    pub async fn stream(&self, request: InferRequest) -> Result<Stream, Error> {
+        let deadline = self.deadline();
+        let request = StreamInferRequest { request: Some(request), ..Default::default() };
+        let events =
+            retry::call(request, deadline, self.retries, async |r| self.inference().stream_infer(r).await).await?;
+        Ok(Stream::new(events, deadline))
+    }
+
+    /// A chat that begins with some messages, often one of the system's. `options` is a request without a prompt: what
+    /// it asks for holds for every answer.
+    pub fn conversation(&self, messages: impl Into<Vec<ChatMessage>>, options: InferRequest) -> Conversation {
+        Conversation::new(self.clone(), messages.into(), options)
+    }
+
+    /// A session by its name. The first request begins it; what was saved of it comes back by itself.
+    pub fn session(&self, id: impl Into<String>) -> Session {
+        Session::new(self.clone(), id.into())
+    }
+
+    /// The same connection with another bound of each call.
+    pub fn with_timeout(&self, timeout: Duration) -> Self {
+        Self { timeout: Some(timeout), ..self.clone() }
+    }
+
+    /// The stub of InferenceService. Stubs neither retry nor know the timeout; their errors become [`Error`] by `?`.
+    pub fn inference(&self) -> InferenceServiceClient<Connection> {
+        InferenceServiceClient::new(self.connection.clone()).max_decoding_message_size(usize::MAX)
+    }
+
+    /// The stub of ModelService.
+    pub fn models(&self) -> ModelServiceClient<Connection> {
+        ModelServiceClient::new(self.connection.clone()).max_decoding_message_size(usize::MAX)
+    }
+
+    /// The stub of HealthService.
+    pub fn health(&self) -> HealthServiceClient<Connection> {
+        HealthServiceClient::new(self.connection.clone())
+    }
+
+    /// The stub of SnapshotService.
+    pub fn snapshots(&self) -> SnapshotServiceClient<Connection> {
+        SnapshotServiceClient::new(self.connection.clone()).max_decoding_message_size(usize::MAX)
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.timeout.map(|timeout| Instant::now() + timeout)
+    }
+}
+
+impl Builder {
+    /// Encrypts: `ClientTlsConfig::new().with_enabled_roots()`, with an identity for mutual TLS.
+    pub fn tls(mut self, configuration: ClientTlsConfig) -> Self {
+        self.tls = Some(configuration);
+        self
+    }
+
+    /// Sends a bearer token with every call. It needs TLS.
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.token = Some(token.into());
+        self
+    }
+
+    /// Bounds each call. Absent: no bound.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Without them a refusal that would pass is returned at once, with how long to wait.
+    pub fn retries(mut self, retries: bool) -> Self {
+        self.retries = retries;
+        self
+    }
+
+    /// The client; it connects when it is first used. Must be called within a tokio runtime.
+    pub fn connect(self) -> Result<Client, Error> {
+        if self.token.is_some() && self.tls.is_none() {
+            return Err(invalid("A token needs TLS: it would be sent in the clear."));
+        }
+        let endpoints: Vec<_> =
+            self.addresses.split(',').map(|address| self.endpoint(address)).collect::<Result<_, _>>()?;
+        let channel = match endpoints.as_slice() {
+            [one] => one.connect_lazy(),
+            _ => Channel::balance_list(endpoints.into_iter()),
+        };
+        let connection = InterceptedService::new(channel, Bearer::new(self.token)?);
+        Ok(Client { connection, timeout: self.timeout, retries: self.retries })
+    }
+
+    fn endpoint(&self, address: &str) -> Result<Endpoint, Error> {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let endpoint = Endpoint::from_shared(format!("{scheme}://{address}")).map_err(invalid)?;
+        match &self.tls {
+            Some(tls) => endpoint.tls_config(tls.clone()).map_err(invalid),
+            None => Ok(endpoint),
+        }
+    }
+}
+
+/// Adds the token to every call.
+#[derive(Clone)]
+pub struct Bearer(Option<MetadataValue<Ascii>>);
+
+impl Bearer {
+    fn new(token: Option<String>) -> Result<Self, Error> {
+        let header = token.map(|token| format!("Bearer {token}").parse().map_err(|_| invalid("The token is no text.")));
+        header.transpose().map(Bearer)
+    }
+}
+
+impl Interceptor for Bearer {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(header) = &self.0 {
+            request.metadata_mut().insert("authorization", header.clone());
+        }
+        Ok(request)
+    }
+}
+
+fn invalid(what: impl ToString) -> Error {
+    Error::new(Code::InvalidArgument, what.to_string())
+}

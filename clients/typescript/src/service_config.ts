@@ -1,0 +1,17 @@
+/** Retries as gRPC does them, over all addresses of a name. The server's pushback says how long to wait, or that it is
+ * of no use. */
+export const SERVICE_CONFIG = {
+  "loadBalancingConfig": [{ "round_robin": {} }],
+  "methodConfig": [
+    {
+      "name": [{ "service": "magnitude.v1.InferenceService" }, { "service": "magnitude.v1.ModelService" }],
+      "retryPolicy": {
+        "maxAttempts": 4,
+        "initialBackoff": "0.2s",
+        "maxBackoff": "5s",
+        "backoffMultiplier": 2,
+        "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED"]
+      }
+    }
+  ]
+};

@@ -1,0 +1,104 @@
+"""A state on the wire, from here: header, the application's bytes, pages, end, in messages of at most a mebibyte."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import google_crc32c
+import numpy as np
+
+from magnitude.v1 import snapshot_pb2
+from magnitude_service.errors import NotFoundError, UnimplementedError
+from magnitude_service.server import limits
+from magnitude_service.server.served_models import ServedModel
+from magnitude_service.server.session_messages import state_header
+from magnitude_service.server.sessions import Sessions
+from magnitude_service.server.state_store import SavedState, StateManager
+from magnitude_service.server.text_workers import TextWorkers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+NOTHING: NDArray[np.uint8] = np.empty(0, np.uint8)
+
+
+def header_of(saved: SavedState, has_pages: bool) -> snapshot_pb2.StateHeader:
+    """The header of a saved version. Raises UnimplementedError for one with parts, which the wire has no place for."""
+    if saved.parts:
+        raise UnimplementedError(
+            f"The version holds the named parts {', '.join(sorted(saved.parts))[:200]}, which are not sent yet.",
+            remedy="`magnitude state export` reads the file itself.",
+        )
+    layout = saved.page_layout if has_pages else None
+    return snapshot_pb2.StateHeader(snapshot=saved.snapshot, session=saved.session, page_layout=layout)
+
+
+async def parts(
+    workers: TextWorkers,
+    header: snapshot_pb2.StateHeader,
+    agent_state: NDArray[np.uint8],
+    key_value: NDArray[np.uint8] | None,
+) -> AsyncIterator[snapshot_pb2.ExportStateResponse]:
+    """All messages of a state; a reader that is slow holds up nobody else."""
+    yield snapshot_pb2.ExportStateResponse(header=header)
+    end = snapshot_pb2.StateEnd()
+    for name, content in (("agent_state", agent_state), ("key_value", NOTHING if key_value is None else key_value)):
+        digest = hashlib.sha256()
+        for begin in range(0, content.nbytes, limits.CHUNK_BYTES_MAX):
+            piece = content[begin : begin + limits.CHUNK_BYTES_MAX]
+            chunk = await workers.run(chunk_of, piece, begin, digest)
+            yield snapshot_pb2.ExportStateResponse(**{name: chunk})  # type: ignore[arg-type]
+        setattr(end, f"{name}_bytes", content.nbytes)
+        setattr(end, f"{name}_sha256", digest.digest())
+    yield snapshot_pb2.ExportStateResponse(end=end)
+
+
+async def live_parts(
+    sessions: Sessions, workers: TextWorkers, model: ServedModel, session_id: str, with_pages: bool
+) -> AsyncIterator[snapshot_pb2.ExportStateResponse]:
+    """All messages of a live session as it is between two requests, with the bytes of its last version.
+
+    The session is held while it is copied, and not while a slow reader takes the copy; there is one copy at a time.
+    """
+    async with sessions.live_export(model):
+        header, agent_state, key_value = await live_copy(sessions, workers, model, session_id, with_pages)
+        async for part in parts(workers, header, agent_state, key_value):
+            yield part
+
+
+async def live_copy(
+    sessions: Sessions, workers: TextWorkers, model: ServedModel, session_id: str, with_pages: bool
+) -> tuple[snapshot_pb2.StateHeader, NDArray[np.uint8], NDArray[np.uint8] | None]:
+    """Header, the application's bytes and pages of a live session, as they are now."""
+    description, runtime, pages, store = sessions.parts(model)
+    session = runtime.engine.sessions.hold(session_id, "an export")
+    try:
+        agent_state, key_value = NOTHING, None
+        if session.version and (manager := await workers.run(store.reader)) is not None:
+            agent_state = await workers.run(last_agent_state, manager, session_id, session.version)
+        if with_pages:
+            async with sessions.pages(runtime, session, pages.cache_type) as found:
+                key_value = found
+        pages_type = "" if key_value is None else pages.cache_type
+        return state_header(session, model, description, pages, pages_type), agent_state, key_value
+    finally:
+        sessions.release(runtime, session)
+
+
+def last_agent_state(manager: StateManager, session_id: str, version: int) -> NDArray[np.uint8]:
+    """The application's bytes of a version; where it was deleted, those of the latest, if there is one. Blocks."""
+    for wanted in (version, None):
+        try:
+            return manager.restore(session_id, wanted).agent_state
+        except NotFoundError:
+            continue
+    return NOTHING
+
+
+def chunk_of(content: NDArray[np.uint8], offset: int, digest: hashlib._Hash) -> snapshot_pb2.StateChunk:
+    """One run of bytes, added to the digest of all."""
+    piece = content.tobytes()
+    digest.update(piece)
+    return snapshot_pb2.StateChunk(offset_bytes=offset, content=piece, crc32c=google_crc32c.value(piece))
