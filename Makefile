@@ -23,7 +23,7 @@ NATIVE := $(shell find magnitude_service -path '*/csrc/*' -type f 2>/dev/null) m
 override PROMPT := $(value PROMPT)
 export PROMPT
 
-.PHONY: run test lint proto clients breaking check-clients readme models check-models check-faults check-arm64 check-sanitizers check-valgrind chart chart-tools check-chart check-image bench bench-8b bench-kernels bench-state clean
+.PHONY: run test lint proto clients breaking check-clients readme models check-models check-faults check-arm64 check-sanitizers check-valgrind chart chart-tools check-chart check-image bench bench-8b bench-kernels bench-state bench-overhead bench-resume clean
 
 run: $(VENV)/built
 	@model=$$($(BIN)/magnitude pull "$(DEMO_SOURCE)" --sha256 $(DEMO_SHA256)) && \
@@ -144,9 +144,15 @@ bench-overhead: models
 
 # Beside Debian's redis-server (apt-get install redis-server); what it leaves is removed.
 bench-state: $(VENV)/built
+	$(BIN)/magnitude pull "$(DEMO_SOURCE)" --sha256 $(DEMO_SHA256)
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation -e ".[bench]"
 	$(BIN)/python -m tests.bench.bench_state
 	$(BIN)/python -m tests.bench.bench_upkeep
+	$(BIN)/python -m tests.bench.bench_gaps
+
+# Process start to the next token of a saved session, beside llama-server (tests/bench/build_llama_cpp.sh).
+bench-resume: models
+	$(BIN)/python -m tests.bench.bench_resume
 
 # The environment, then the client package and the service with its native modules, both editable.
 $(VENV)/installed: pyproject.toml clients/python/pyproject.toml

@@ -217,7 +217,9 @@ def _first_line(error: Exception) -> str:
 
 
 def _require_sha256(joined: Path, name: str, sha256: str | None) -> None:
-    """Raises IntegrityError, and removes the file, where it is not what was expected. Then it is safe on the disk."""
+    """Raises IntegrityError, and removes the file, where it is not what was expected. Then it is safe on the disk, and
+    out of the page cache: what was written lies there in small pages, and what a mapping reads from the disk in large
+    ones, from which weights stream a fifth faster (kernels/BENCHMARKS.md)."""
     if sha256 and (found := _sha256(joined)) != sha256.lower():
         shutil.rmtree(joined.parent, ignore_errors=True)
         raise IntegrityError(
@@ -226,6 +228,8 @@ def _require_sha256(joined: Path, name: str, sha256: str | None) -> None:
         )
     with joined.open("rb") as written:
         os.fsync(written.fileno())
+        if hasattr(os, "posix_fadvise"):  # macOS has none
+            os.posix_fadvise(written.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _sha256(path: Path) -> str:

@@ -5,6 +5,7 @@ So a state of any size takes disk, not memory, until it is whole; and of a strea
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import mmap
 import tempfile
@@ -58,6 +59,7 @@ class Blob:
             if self._file is None:
                 self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115, closed by `close`
             self._file.write(content)
+            self._file.flush()  # here a full disk is heard of
         except OSError as error:
             raise PreconditionError(
                 f"{self._folder} takes no file of {self.size + len(content):,} bytes: {error.strerror}.",
@@ -70,13 +72,13 @@ class Blob:
         """All of them. *Lifetime*: the mapping outlives the file."""
         if self._file is None:
             return np.empty(0, np.uint8)
-        self._file.flush()
         return np.frombuffer(mmap.mmap(self._file.fileno(), self.size, prot=mmap.PROT_READ), np.uint8)
 
     def close(self) -> None:
         """Gives the file back."""
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # what a full disk did not take is not kept anyway
+                self._file.close()
             self._file = None
 
 

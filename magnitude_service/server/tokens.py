@@ -73,6 +73,8 @@ class Tokens:
         if not self._files.have_changed():
             return
         try:
+            if not self._path.is_file():  # to open a pipe would wait for its other end
+                raise ConfigurationError(f"The token file {self._path} is no regular file now.", field="token_file")
             self._digests = parse_tokens(_read(self._path), str(self._path))
         except MagnitudeError as error:
             logger.error("the tokens stay as they were: %s", error)

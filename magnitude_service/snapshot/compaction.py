@@ -120,7 +120,7 @@ class SidecarCompaction:
         live = [entry for entry in self._old.table.in_file_order() if entry.sequence not in self._damaged]
         new = self._new
         new.last_sequence = max(new.last_sequence, self._old.last_sequence)
-        self._drop({entry.sequence for entry in live})
+        self._drop(live)
         new.write_index()
         self._check(live)
         with storage_errors(self._path, "replaced"):
@@ -168,9 +168,11 @@ class SidecarCompaction:
             self._file.fdatasync()
             self._unsynced_bytes = 0
 
-    def _drop(self, live: set[int]) -> None:
-        """What was copied, and deleted while others were copied, is deleted in the new file too."""
-        dropped = [entry for sequence, entry in self._copied.items() if sequence not in live]
+    def _drop(self, live: Iterable[Entry]) -> None:
+        """What was copied, and deleted while others were copied, is deleted in the new file too; but not where a later
+        save was given its number, whose segment takes its place by itself."""
+        kept = {(entry.session_id, entry.version) for entry in live}
+        dropped = [entry for entry in self._copied.values() if (entry.session_id, entry.version) not in kept]
         if dropped:
             deletions = [
                 state_pb2.DeletedVersions(session_id=each.session_id, versions=[each.version]) for each in dropped

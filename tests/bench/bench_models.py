@@ -115,6 +115,8 @@ def bench(name: str, programs: Path, repetitions: int, threads: int, isa: str) -
     """Rows of the table for one model."""
     case = CASES[name]
     path = random_model() if case.file == RANDOM_MODEL else cache_folder("") / "models" / case.file
+    with path.open("rb") as file:  # what a mapping reads from the disk is cached in large pages, as after a start
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     ours = Ours(path, threads, isa)
     ours.prefill(case.prompt_tokens), ours.decode(4)
     mine: tuple[list[float], list[float]] = ([], [])

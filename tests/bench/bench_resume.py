@@ -111,12 +111,13 @@ def complete(token_ids: list[int]) -> dict[str, Any]:
 def prepare(setup: Setup, tokens: int) -> list[int]:
     """Computes and saves the session of each where the folder has none; returns the tokens that llama-server goes on
     from: those of its slot and the one that followed."""
-    session_id, told = f"resumed/{tokens}", setup.folder / f"{tokens}.json"
-    if not told.exists():
-        with ours(setup, tokens) as client:
-            session = client.session(session_id)
+    told = setup.folder / f"{tokens}.json"
+    with ours(setup, tokens) as client:
+        session = client.session(f"resumed/{tokens}")
+        if not session.versions():
             session.infer(setup.prompt(tokens), max_tokens=1, temperature=0.0, ignore_eos=True)
             session.save()
+    if not told.exists():
         with llama_server(setup, tokens, []):
             followed = complete(setup.prompt(tokens))["tokens"]
             saved = post("/slots/0?action=save", filename=f"{tokens}.slot")

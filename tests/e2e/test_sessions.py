@@ -270,6 +270,20 @@ def test_a_live_session_is_exported_as_it_is_now(client: Client) -> None:
     assert parts[3].end.key_value_bytes == (state.snapshot.token_count - 1) * token_bytes
 
 
+def test_a_live_session_whose_last_version_was_deleted_is_exported_with_the_bytes_of_the_one_before(
+    client: Client,
+) -> None:
+    ask(client, "cut", PROMPT, 6)
+    for state in (b"first", b"second"):
+        client.session("cut").save(state)
+    request = snapshot_pb2.ExportStateRequest(live_session_id="cut")
+    for left in (b"first", b""):
+        client.sessions.delete("cut", [2 if left else 1])
+        parts = list(client.snapshots.ExportState(request))
+        assert b"".join(part.agent_state.content for part in parts) == left
+    assert client.session("cut").delete().deleted_versions == 0
+
+
 def test_a_slow_reader_of_a_live_session_holds_up_neither_it_nor_saves(client: Client) -> None:
     ask(client, "slow", PROMPT, 2000)
     reading = client.snapshots.ExportState(snapshot_pb2.ExportStateRequest(live_session_id="slow"))

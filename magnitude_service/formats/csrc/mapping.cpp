@@ -25,6 +25,7 @@ int Mapping::map_file(int descriptor, std::size_t bytes) {
     data_ = static_cast<std::uint8_t*>(address);
     bytes_ = bytes;
     mapped_bytes_ = whole_pages(bytes);
+    advise_large_pages();
     slot_ = guard::watch(data_, mapped_bytes_);
     return slot_ ? 0 : EMFILE;
 }
@@ -35,10 +36,16 @@ int Mapping::allocate(std::size_t bytes) {
     data_ = static_cast<std::uint8_t*>(address);
     bytes_ = bytes;
     mapped_bytes_ = whole_pages(bytes);
-#ifdef MADV_HUGEPAGE
-    madvise(data_, mapped_bytes_, MADV_HUGEPAGE);  // only a hint: small pages are right too
-#endif
+    advise_large_pages();
     return 0;
+}
+
+// Only a hint: small pages are right too. For a file it decides how the kernel reads it: in pieces of 2 MiB that one entry
+// of the page table covers, where the file system can. What is cached in small pages stays so.
+void Mapping::advise_large_pages() const {
+#ifdef MADV_HUGEPAGE
+    madvise(data_, mapped_bytes_, MADV_HUGEPAGE);
+#endif
 }
 
 int Mapping::seal() { return mprotect(data_, mapped_bytes_, PROT_READ) == 0 ? 0 : errno; }

@@ -31,6 +31,8 @@ class Mapping {
     std::size_t bytes() const { return bytes_; }
 
   private:
+    void advise_large_pages() const;
+
     std::uint8_t* data_ = nullptr;
     std::size_t bytes_ = 0;         // what may be read
     std::size_t mapped_bytes_ = 0;  // the same in whole pages

@@ -323,3 +323,25 @@ def test_a_range_of_too_many_parts_is_refused() -> None:
 )
 def test_the_file_name_follows_from_the_source(text: str, name: str) -> None:
     assert file_name(parse_sources([text])) == name
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="this system cannot tell what is cached")
+def test_what_was_pulled_is_not_left_in_the_small_pages_that_it_was_written_in(origin: Origin, tmp_path: Path) -> None:
+    control = tmp_path / "control"
+    control.write_bytes(CONTENT)
+    assert is_cached(control)
+    with control.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if is_cached(control):
+        pytest.skip("this file system keeps everything cached")
+    assert not is_cached(pull(origin, tmp_path / "m.gguf"))
+
+
+def is_cached(path: Path) -> bool:
+    """Whether the first page of a file can be read without waiting for the disk."""
+    with path.open("rb") as file:
+        try:
+            return os.preadv(file.fileno(), [bytearray(512)], 0, os.RWF_NOWAIT) == 512
+        except BlockingIOError:
+            return False

@@ -25,6 +25,7 @@ from magnitude.errors import (
 )
 from magnitude.v1 import common_pb2, inference_pb2, inference_pb2_grpc
 from magnitude_service.errors import ExhaustedError, IntegrityError, InvalidRequestError, MagnitudeError
+from magnitude_service.server.generation import TOKEN_BYTES
 from magnitude_service.server.served_models import ModelState
 
 EOS = 256
@@ -336,7 +337,11 @@ def test_a_slow_reader_fails_alone_and_its_request_is_aborted(serve: Any) -> Non
         message.request_id = "slow"
         slow = stub.StreamInfer(inference_pb2.StreamInferRequest(request=message))
         next(slow)  # and then reads nothing until the server has given up
+        # The other asks for so little that the buffer holds its whole answer: no reader of it can be called slow, not
+        # even this one, whose thread may wait longer for the interpreter than the engine takes for many steps.
         message.request_id = "fast"
+        message.ClearField("return_options")
+        assert 16 * 300 * (1 + TOKEN_BYTES) < 1 << 16
         fast = list(stub.StreamInfer(inference_pb2.StreamInferRequest(request=message)))
         served.engine.wait_for(lambda: "slow" in served.engine.aborts)
         with pytest.raises(grpc.RpcError) as caught:

@@ -307,6 +307,16 @@ def test_a_file_that_becomes_unusable_leaves_the_tokens_and_is_logged_once(
     assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 2
 
 
+def test_a_file_that_becomes_a_pipe_holds_up_no_call(token_file: Path) -> None:
+    checked = Tokens(token_file)
+    token_file.unlink()
+    os.mkfifo(token_file)
+    checking = threading.Thread(target=checked.check, args=("/x", AUTHORIZED), daemon=True)
+    checking.start()
+    checking.join(5)
+    assert not checking.is_alive()
+
+
 def test_the_file_is_looked_at_no_more_often_than_it_should(token_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokens, "RELOAD_SECONDS", 3_600.0)
     checked = Tokens(token_file)

@@ -161,6 +161,8 @@ def changed(change: Callable[[snapshot_pb2.SessionState], object]) -> snapshot_p
         ("held_text", lambda state: setattr(state.decoder, "held_text", "x" * 5000)),
         ("undecoded bytes", lambda state: setattr(state.decoder, "pending_bytes", b"\xff\xff")),
         ("undecoded bytes", lambda state: setattr(state.decoder, "pending_bytes", b"x" * 9)),
+        ("template_time_seconds", lambda state: setattr(state, "template_time_seconds", -1)),
+        ("template_time_seconds", lambda state: setattr(state, "template_time_seconds", 2**62)),
     ],
 )
 def test_a_state_that_nobody_can_have_saved_is_damaged(words: str, change: Any) -> None:

@@ -167,6 +167,8 @@ def test_saves_and_deletions_during_a_compaction_are_in_the_new_file(model: Path
             assert self.manager
             self.manager.save(header("new"), agent_state=b"came meanwhile")
             self.manager.delete("s0")
+            self.manager.delete("s1")
+            self.manager.save(header("s1"), agent_state=b"begun again")  # with the number of a version that is copied
 
     disk = Meanwhile()
     with StateSnapshotManager(model, file_system=disk) as manager:
@@ -177,7 +179,7 @@ def test_saves_and_deletions_during_a_compaction_are_in_the_new_file(model: Path
         disk.manager = None
         assert disk.is_done
         del expected["s0"]
-        wanted = expected | {"big": bytes(20_000 * KIB), "new": b"came meanwhile"}
+        wanted = expected | {"big": bytes(20_000 * KIB), "new": b"came meanwhile", "s1": b"begun again"}
         assert found(manager) == wanted
     with StateSnapshotManager(model) as manager:
         assert found(manager) == wanted

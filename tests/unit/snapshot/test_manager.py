@@ -181,6 +181,15 @@ def test_a_deletion_that_names_one_wrong_version_deletes_none(manager: StateSnap
     assert manager.get("agent/one").version == 1
 
 
+def test_no_version_grew_from_itself_where_its_number_was_deleted(manager: StateSnapshotManager) -> None:
+    manager.save(header(), agent_state=b"1")
+    grown = header()
+    grown.snapshot.parent_version = manager.save(header(), agent_state=b"2").version
+    manager.delete("agent/one", [2])
+    again = manager.save(grown, agent_state=b"again")
+    assert (again.version, again.parent_version) == (2, 1)
+
+
 def test_pages_of_a_list_come_in_order_and_miss_nothing(manager: StateSnapshotManager) -> None:
     for number in range(7):
         manager.save(header(f"s{number}", parity=str(number % 2)), agent_state=b"")
