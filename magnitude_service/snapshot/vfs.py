@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -166,7 +167,11 @@ class OperatingSystem:
         """See FileSystem."""
         flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
         flags |= (os.O_CREAT | os.O_TRUNC) if create else 0
-        return OperatingSystemFile(os.open(path, flags, 0o600))
+        descriptor = os.open(path, flags, 0o600)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError("it is no regular file")
+        return OperatingSystemFile(descriptor)
 
     def identity(self, path: Path) -> tuple[int, int] | None:
         """See FileSystem."""

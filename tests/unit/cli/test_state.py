@@ -166,6 +166,13 @@ def test_a_file_that_is_not_there_makes_none(tmp_path: Path, command: str) -> No
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("command", ["check", "dump", "list", "compact"])
+@pytest.mark.parametrize("special", ["/dev/zero", "/dev/full", "/"])
+def test_what_is_no_regular_file_is_refused(special: str, command: str) -> None:
+    with pytest.raises(PreconditionError, match=r"no regular file|Is a directory"):
+        commands.run(["state", command, special])
+
+
 def test_a_model_without_sessions_says_so(tmp_path: Path) -> None:
     model = gguf_bytes.write_model(tmp_path / "M.gguf")
     with pytest.raises(NotFoundError, match="no session was saved"):
