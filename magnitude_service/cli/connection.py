@@ -13,6 +13,8 @@ from magnitude_service.errors import ConfigurationError
 if TYPE_CHECKING:
     from magnitude.client import Client
 
+ADDRESS = "127.0.0.1:50051"
+Address = Annotated[str, typer.Option(help="The server.", envvar="MAGNITUDE_ADDRESS")]
 Tls = Annotated[bool, typer.Option("--tls", help="Encrypt, and trust public authorities.", envvar="MAGNITUDE_TLS")]
 CaFile = Annotated[
     str, typer.Option(help="Encrypt, and trust the authorities of this PEM file.", envvar="MAGNITUDE_CA_FILE")

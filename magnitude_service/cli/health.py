@@ -7,6 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from magnitude_service.cli.connection import (
+    ADDRESS,
+    Address,
     CaFile,
     ClientCertificate,
     ClientKey,
@@ -21,7 +23,7 @@ STATES = "MODEL_STATE_"
 
 
 def health(
-    address: Annotated[str, typer.Option(help="The server.", envvar="MAGNITUDE_ADDRESS")] = "127.0.0.1:50051",
+    address: Address = ADDRESS,
     model: Annotated[str, typer.Option(help="One model; all of them otherwise.")] = "",
     live: Annotated[bool, typer.Option("--live", help="Only whether the server answers, ready or not.")] = False,
     timeout: Annotated[int, typer.Option(help="Milliseconds until nobody is there.", min=1)] = 3000,

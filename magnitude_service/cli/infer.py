@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from magnitude_service.cli.connection import (
+    ADDRESS,
     PLAIN,
     CaFile,
     ClientCertificate,
@@ -61,7 +62,7 @@ def infer(
     prompt: Annotated[str, typer.Argument(help="The prompt; - reads standard input.", show_default=False)],
     address: Annotated[
         str, typer.Option(help="The server; --host and --port say it too.", envvar="MAGNITUDE_ADDRESS")
-    ] = "127.0.0.1:50051",
+    ] = ADDRESS,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")] = False,
     system: Annotated[str, typer.Option(help="System message of the chat.")] = "",
     max_tokens: Annotated[int | None, typer.Option(help="Tokens to generate at most.")] = None,

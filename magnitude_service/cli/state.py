@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from magnitude_service.cli.connection import CaFile, ClientCertificate, ClientKey, ClientTokenFile, Connection, Tls
+from magnitude_service.cli.connection import (
+    ADDRESS,
+    Address,
+    CaFile,
+    ClientCertificate,
+    ClientKey,
+    ClientTokenFile,
+    Connection,
+    Tls,
+)
 from magnitude_service.cli.state_sources import Exported, source
 from magnitude_service.errors import IntegrityError, InvalidRequestError, NotFoundError
 
@@ -24,12 +33,9 @@ File = Annotated[
 ]
 Session = Annotated[str, typer.Argument(help="Session id.", show_default=False)]
 Version = Annotated[int | None, typer.Option(help="Its number. Absent: the latest.", min=1)]
-Address = Annotated[str, typer.Option(help="The server.", envvar="MAGNITUDE_ADDRESS")]
 Model = Annotated[str, typer.Option(help="The server's model, by name. Empty: its default.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 StateFile = Annotated[str, typer.Argument(help="M.state.gguf, or a model with a tail.", show_default=False)]
-
-ADDRESS = "127.0.0.1:50051"
 
 
 @state.callback()

@@ -19,23 +19,22 @@ import os
 import random
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from magnitude.client import Client
 from magnitude_service.config import cache_folder
-from tests.bench.bench_startup import PEER, POLL_SECONDS, spread, started
+from tests.bench.bench_startup import spread
+from tests.bench.llama_server import PEER, PEER_PORT, llama_server, started
 from tests.bench.turns import Taken
 from tests.support.serving import MAGNITUDE
 
 MODEL = "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"
 RATIO_MAX = 0.5
-PEER_PORT = 8097
 PEER_FLAGS = {"as it is": [], "--no-repack": ["--no-repack"]}
 CONTEXT_GRANULE = 256
 """llama-server rounds its context up to this."""
@@ -72,26 +71,11 @@ def ours(setup: Setup, tokens: int) -> Iterator[Client]:
             yield client
 
 
-@contextmanager
-def llama_server(setup: Setup, tokens: int, flags: list[str]) -> Iterator[None]:
-    """The peer, ready."""
-    command = [str(setup.peer / "llama-server"), "-m", str(setup.model), "-t", str(setup.threads), "-np", "1"]
-    command += ["-c", str(context_of(tokens)), "--port", str(PEER_PORT), "--slot-save-path", str(setup.folder)]
-    command += ["--no-ui", "--no-warmup", "--fit", "off", *flags]
-    with started(command, {"LD_LIBRARY_PATH": str(setup.peer)}) as process:
-        while not is_healthy():
-            assert process.poll() is None, "llama-server ended"
-            time.sleep(POLL_SECONDS)
-        yield
-
-
-def is_healthy() -> bool:
-    """Whether llama-server is ready."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{PEER_PORT}/health", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, ConnectionError):
-        return False
+def restoring(setup: Setup, tokens: int, flags: list[str]) -> AbstractContextManager[Any]:
+    """The peer, ready, with room for such a session."""
+    flags = ["--slot-save-path", str(setup.folder), "--no-ui", "--no-warmup", "--fit", "off", *flags]
+    flags = ["-np", "1", "-c", str(context_of(tokens)), *flags]
+    return llama_server(setup.peer, str(setup.model), setup.threads, flags)
 
 
 def post(path: str, **message: Any) -> dict[str, Any]:
@@ -118,7 +102,7 @@ def prepare(setup: Setup, tokens: int) -> list[int]:
             session.infer(setup.prompt(tokens), max_tokens=1, temperature=0.0, ignore_eos=True)
             session.save()
     if not told.exists():
-        with llama_server(setup, tokens, []):
+        with restoring(setup, tokens, []):
             followed = complete(setup.prompt(tokens))["tokens"]
             saved = post("/slots/0?action=save", filename=f"{tokens}.slot")
             assert saved["n_saved"] == tokens, saved
@@ -141,7 +125,7 @@ def measure_peer(setup: Setup, token_ids: list[int], flags: list[str], *, restor
     """The same of llama-server, with its slot restored or computed anew."""
     tokens = len(token_ids) - 1
     begin = time.perf_counter()
-    with llama_server(setup, tokens, flags):
+    with restoring(setup, tokens, flags):
         ready = time.perf_counter() - begin
         if restores:
             restored = post("/slots/0?action=restore", filename=f"{tokens}.slot")

