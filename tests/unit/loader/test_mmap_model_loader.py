@@ -66,6 +66,18 @@ def test_a_tensor_is_a_read_only_view_of_the_mapped_file(path: Path) -> None:
         assert begin <= tensor.address < end
 
 
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this kernel has no large pages to ask for"
+)
+def test_a_model_is_mapped_with_the_wish_for_large_pages(path: Path) -> None:
+    model = load(path)
+    mappings = Path("/proc/self/smaps").read_text(encoding="utf-8").split(f"{path}\n")
+    assert len(mappings) == 2, "the file is mapped once"
+    flags = next(line for line in mappings[1].splitlines() if line.startswith("VmFlags:"))
+    assert "hg" in flags.split()
+    model.close()
+
+
 def test_a_view_outlives_its_model(path: Path) -> None:
     with load(path) as model:
         view = model.tensors["a.weight"].view
