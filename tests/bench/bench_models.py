@@ -31,6 +31,7 @@ from magnitude_service.loader import MMapModelLoader
 from magnitude_service.loader.options import LoaderOptions
 from tests.bench.random_model import NAME as RANDOM_MODEL
 from tests.bench.random_model import random_model
+from tests.bench.turns import repetitions
 
 HERE = Path(__file__).parent
 ROWS_MAX = 512
@@ -99,7 +100,7 @@ def peer(programs: Path, model: Path, case: Case, threads: int, flash: int) -> t
     """llama-bench's tokens per second: prompt, generation."""
     lengths = ["-p", str(case.prompt_tokens), "-n", str(case.generated_tokens)]
     settings = ["-t", str(threads), "-r", "1", "-fa", str(flash), "-o", "json"]
-    command = [programs / "llama-bench", "-m", model, *settings, *lengths]
+    command: list[str | Path] = [programs / "llama-bench", "-m", model, *settings, *lengths]
     environment = os.environ | {"LD_LIBRARY_PATH": str(programs)}
     done = subprocess.run(command, env=environment, capture_output=True, check=True, text=True)
     prompt, generation = json.loads(done.stdout)
@@ -140,7 +141,7 @@ def main() -> None:
     """Measures the chosen models and prints one table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=CASES, action="append")
-    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--repetitions", type=repetitions, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--isa", choices=("native", "avx2"), default="native")
     given = parser.parse_args()

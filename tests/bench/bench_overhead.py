@@ -27,6 +27,7 @@ from pathlib import Path
 from magnitude.client import Client
 from magnitude_service.config import cache_folder
 from tests.bench.counted_server import POOL_NAME, Counts
+from tests.bench.turns import repetitions
 
 GO_CLIENT = Path(__file__).parents[2] / "clients" / "go"
 THREADS = 2
@@ -177,7 +178,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", choices=LOADS, action="append")
     parser.add_argument("--streams", type=int, default=16)
-    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--repetitions", type=repetitions, default=3)
     given = parser.parse_args()
     failed = False
     with tempfile.TemporaryDirectory() as folder:

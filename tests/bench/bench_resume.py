@@ -30,7 +30,7 @@ from magnitude.client import Client
 from magnitude_service.config import cache_folder
 from tests.bench.bench_startup import spread
 from tests.bench.llama_server import PEER, PEER_PORT, llama_server, started
-from tests.bench.turns import Taken
+from tests.bench.turns import Taken, repetitions
 from tests.support.serving import MAGNITUDE
 
 MODEL = "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"
@@ -162,7 +162,7 @@ def main() -> None:
     """Measures the chosen lengths and prints one table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tokens", type=int, nargs="+", default=[2_000, 4_000])
-    parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--repetitions", type=repetitions, default=7)
     parser.add_argument("--prefills", type=int, default=1, help="Runs of llama-server without its slot.")
     parser.add_argument("--folder", type=Path, help="Where the saved sessions are kept; absent: nowhere.")
     parser.add_argument("--peer", default=PEER, help="Folder of llama-server.")

@@ -20,6 +20,7 @@ import grpc
 
 from magnitude_service.config import cache_folder
 from tests.bench.llama_server import PEER, llama_server, started
+from tests.bench.turns import repetitions
 from tests.support.serving import MAGNITUDE
 
 MODELS = {"smollm2": ("SmolLM2-135M-Instruct.Q4_1.gguf", 1.5), "qwen": ("qwen2.5-coder-1.5b-instruct-q4_k_m.gguf", 0.6)}
@@ -68,7 +69,7 @@ def main() -> None:
     """Measures the chosen models and prints one table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", choices=MODELS, action="append")
-    parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--repetitions", type=repetitions, default=7)
     parser.add_argument("--peer", default=PEER, help="Folder of llama-server.")
     given = parser.parse_args()
     threads, folder = os.cpu_count() or 1, os.path.expanduser(given.peer)

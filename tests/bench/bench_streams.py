@@ -24,6 +24,7 @@ from pathlib import Path
 from magnitude.client import Client
 from magnitude_service.config import cache_folder
 from tests.bench.llama_server import PEER, PEER_PORT, llama_server
+from tests.bench.turns import repetitions
 
 MODELS = {
     "smollm2": ("SmolLM2-135M-Instruct.Q4_1.gguf", 128),
@@ -107,7 +108,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", choices=MODELS, action="append")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 2, 4, 8, 16])
-    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--repetitions", type=repetitions, default=5)
     parser.add_argument("--peer", default=PEER, help="folder of llama-server; empty: ours alone")
     given = parser.parse_args()
     print("| model | streams | magnitude, tokens/s | llama-server, tokens/s | ratio | ours, to one stream |")

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
 from collections.abc import Callable, Mapping
+
+
+def repetitions(text: str) -> int:
+    """A number of measured runs for argparse: there is no median of none."""
+    try:
+        count = int(text)
+    except ValueError:
+        count = 0
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{text}: 1 or more runs are needed")
+    return count
 
 
 class Taken(list[float]):
