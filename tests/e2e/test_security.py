@@ -110,6 +110,15 @@ def test_probes_are_answered_on_the_health_port_without_certificate_or_token(gua
         for service in ("", "magnitude.v1.InferenceService"):
             answer = stub.Check(standard_pb2.HealthCheckRequest(service=service), timeout=10)
             assert answer.status == standard_pb2.HealthCheckResponse.SERVING
+    done = magnitude("health", "--probe", "--address", f"127.0.0.1:{guarded.health_port}")
+    assert (done.returncode, done.stdout) == (0, "SERVING\n"), done.stderr
+
+
+def test_the_health_port_answers_nothing_else(guarded: Guarded) -> None:
+    address = f"127.0.0.1:{guarded.health_port}"
+    for command in (("health",), ("infer", "hi")):
+        done = magnitude(command[0], "--address", address, *command[1:])
+        assert (done.returncode, done.stdout) == (69, ""), done.stderr
 
 
 def test_the_log_has_every_refusal_and_no_token_and_no_prompt(guarded: Guarded) -> None:

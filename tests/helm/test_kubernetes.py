@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.chart import GOLDEN, cases
+from tests.support.chart import GOLDEN, cases, combinations, rendered
 from tests.support.chart_tools import KUBERNETES, SCHEMAS
 
 Program = Callable[[str], Path]
@@ -38,6 +38,16 @@ def test_every_manifest_is_valid(version: str, program: Program) -> None:
     found = conform(program("kubeconform"), version, *(GOLDEN / f"{name}.yaml" for name in fitting))
     assert found["resources"] == []
     assert found["summary"]["valid"] > 8 * len(fitting)
+    assert (found["summary"]["invalid"], found["summary"]["errors"], found["summary"]["skipped"]) == (0, 0, 0)
+
+
+def test_whatever_is_asked_for_together_is_valid(program: Program, tmp_path: Path) -> None:
+    made = list(combinations())
+    for name, values in made:
+        (tmp_path / f"{name}.yaml").write_text(rendered(values), encoding="utf-8")
+    found = conform(program("kubeconform"), KUBERNETES[-1], *sorted(tmp_path.iterdir()))
+    assert found["resources"] == []
+    assert found["summary"]["valid"] > 8 * len(made)
     assert (found["summary"]["invalid"], found["summary"]["errors"], found["summary"]["skipped"]) == (0, 0, 0)
 
 

@@ -6,6 +6,7 @@ in values.schema.json, then the golden manifests. Tests compare.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -51,7 +52,43 @@ def rendered(values: Mapping[str, Any], namespace: str = "models") -> str:
 
 def manifests(values: Mapping[str, Any], namespace: str = "models") -> list[Manifest]:
     """The same as objects."""
-    return [found for found in yaml.safe_load_all(rendered(values, namespace)) if found]
+    return [found for found in yaml.load_all(rendered(values, namespace), yaml.CSafeLoader) if found]
+
+
+Switch = Mapping[str, Mapping[str, Any]]
+"""Ways in which one thing may be had, by name: the values that ask for each."""
+
+SWITCHES: tuple[Switch, ...] = (
+    {
+        "plain": {},
+        "tls": {"tls": {"secretName": "server-tls"}},
+        "mutual-tls": {"tls": {"secretName": "server-tls", "clientCa": True}},
+    },
+    {"open": {}, "tokens": {"auth": {"secretName": "callers"}}},
+    {"stateless": {}, "state": {"state": {"enabled": True}, "headlessService": False}},
+    {"fixed": {}, "autoscaling": {"autoscaling": {"enabled": True}}, "keda": {"keda": {"enabled": True}}},
+    {
+        "pull": {},
+        "claim": {"model": {"from": "claim", "claim": {"name": "models"}}},
+        "image": {"model": {"from": "image", "image": {"reference": "registry.example/models:1"}}},
+    },
+    {
+        "bare": {"headlessService": False, "podDisruptionBudget": {"enabled": False}},
+        "surrounded": {
+            **{name: {"enabled": True} for name in ("inferencePool", "networkPolicy", "serviceMonitor", "alerts")},
+            **{name: {"enabled": True, "parents": [{"name": "gateway"}]} for name in ("grpcRoute", "httpRoute")},
+            "ingress": {"enabled": True, "hosts": ["llm.example.com"]},
+            "dashboard": {"enabled": True},
+        },
+    },
+)
+
+
+def combinations() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every way through SWITCHES: its names, and its values."""
+    for names in itertools.product(*SWITCHES):
+        chosen = (switch[name] for switch, name in zip(SWITCHES, names, strict=True))
+        yield "-".join(names), {key: value for values in chosen for key, value in values.items()}
 
 
 def find(found: list[Manifest], kind: str, name: str = "prod-magnitude") -> Manifest:

@@ -20,6 +20,12 @@ app.kubernetes.io/name: {{ include "magnitude.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{/* Of the pod of `helm test`, which no Service and no policy may take for one that serves. */}}
+{{- define "magnitude.testLabels" -}}
+app.kubernetes.io/name: {{ include "magnitude.name" . }}-test
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
 {{- define "magnitude.labels" -}}
 {{ include "magnitude.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2 as standard_pb2
+from grpc_health.v1 import health_pb2_grpc as standard_pb2_grpc
 
 from magnitude.v1 import common_pb2, health_pb2, health_pb2_grpc
 from tests.support.serving import Served, magnitude
@@ -25,6 +27,25 @@ def answering(*models: health_pb2.ModelHealth) -> Iterator[str]:
 
     server = grpc.server(futures.ThreadPoolExecutor(1))
     health_pb2_grpc.add_HealthServiceServicer_to_server(Servicer(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.stop(None).wait()
+
+
+@contextlib.contextmanager
+def probed(status: int) -> Iterator[str]:
+    """The address of a health port whose model has this status; the process itself lives."""
+
+    class Servicer(standard_pb2_grpc.HealthServicer):
+        def Check(self, request: standard_pb2.HealthCheckRequest, context: object) -> standard_pb2.HealthCheckResponse:
+            lives = standard_pb2.HealthCheckResponse.SERVING
+            return standard_pb2.HealthCheckResponse(status=status if request.service else lives)
+
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    standard_pb2_grpc.add_HealthServicer_to_server(Servicer(), server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
@@ -81,3 +102,17 @@ def test_a_server_without_a_model_is_not_ready() -> None:
         done = magnitude("health", "--address", address)
         assert (done.returncode, done.stdout) == (75, "")
         assert "without a model" in done.stderr
+
+
+def test_a_probe_is_answered_as_kubernetes_is(server: Served) -> None:
+    done = magnitude("health", "--probe", "--address", server.address)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "SERVING\n", "")
+    with probed(standard_pb2.HealthCheckResponse.NOT_SERVING) as address:
+        done = magnitude("health", "--probe", "--address", address)
+        assert (done.returncode, done.stdout, "NOT_SERVING" in done.stderr) == (75, "", True)
+        assert magnitude("health", "--probe", "--live", "--address", address).returncode == 0
+
+
+def test_a_probe_knows_of_the_default_model_alone() -> None:
+    done = magnitude("health", "--probe", "--model", "m")
+    assert (done.returncode, "--probe takes no --model" in done.stderr) == (64, True)
