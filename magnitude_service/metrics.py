@@ -66,6 +66,12 @@ REQUESTS_WAITING = _gauge("requests_waiting", "Requests in the queue.", "model")
 FINISHES = _counter("finishes", "Answers that ended, by their finish reason.", "model", "reason")
 PROMPT_TOKENS = _counter("prompt_tokens", "Tokens of prompts.", "model")
 CACHED_TOKENS = _counter("cached_tokens", "Tokens of prompts and sessions that were computed before.", "model")
+# Only a session's own history is looked up: pages are not found by what prompts have in common. In tokens, as other
+# servers count.
+PREFIX_QUERIES = _counter(
+    "prefix_cache_queries", "Tokens of sessions that requests went on with, looked up in kept pages.", "model"
+)
+PREFIX_HITS = _counter("prefix_cache_hits", "Those of them that were found there, and not computed again.", "model")
 COMPLETION_TOKENS = _counter("generated_tokens", "Generated tokens that were kept.", "model")
 PROMPT_LENGTH = _histogram("prompt_length_tokens", "Length of prompts.", "model", TOKENS)
 QUEUE_SECONDS = _histogram("queue_seconds", "From arrival to the start of the prompt.", "model")

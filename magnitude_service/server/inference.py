@@ -214,6 +214,8 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         self._metrics.add(metrics.COMPLETION_TOKENS, tokens, model.name)
         if generation.finished is not None:
             self._metrics.add(metrics.CACHED_TOKENS, generation.finished.cached_tokens, model.name)
+            self._metrics.add(metrics.PREFIX_QUERIES, generation.session_tokens, model.name)
+            self._metrics.add(metrics.PREFIX_HITS, generation.finished.cached_tokens, model.name)
             seconds = generation.finished.timings
             self._metrics.observe(metrics.QUEUE_SECONDS, seconds.queue, model.name)
             self._metrics.observe(metrics.PREFILL_SECONDS, seconds.prefill, model.name)

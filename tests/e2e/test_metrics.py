@@ -115,6 +115,26 @@ def test_a_request_moves_what_it_should(server: Served, port: int, client: Clien
     assert moved("magnitude_key_value_pages_used") == 0
 
 
+def test_a_session_looks_its_history_up_in_the_pages_that_it_kept(server: Served, port: int, client: Client) -> None:
+    names = [f"magnitude_{name}_total" for name in ("prefix_cache_queries", "prefix_cache_hits", "cached_tokens")]
+
+    def counts() -> list[float]:
+        found = families(port)
+        return [value(found, name) for name in names]
+
+    def moved(before: list[float]) -> list[float]:
+        return [new - old for new, old in zip(counts(), before, strict=True)]
+
+    before = counts()
+    client.infer("a b c d e f g h", max_tokens=4, temperature=0)
+    first = client.infer("a b c d e f g h", max_tokens=4, temperature=0, session_id="agent/looks").usage
+    assert moved(before) == [0, 0, 0], "nothing came before"
+    second = client.infer("i", max_tokens=4, temperature=0, session_id="agent/looks").usage
+    history = first.prompt_tokens + first.completion_tokens
+    assert moved(before) == [history, history - 1, second.cached_tokens], "the last token is chosen, never computed"
+    assert second.cached_tokens == history - 1
+
+
 def test_saving_and_restoring_a_session_is_counted_and_what_it_had_is_no_new_work(
     server: Served, port: int, client: Client
 ) -> None:
