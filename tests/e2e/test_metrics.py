@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from gguf import GGUFReader
 from prometheus_client import Metric as Family
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -177,6 +178,38 @@ def test_a_waiting_request_is_seen_as_an_autoscaler_needs_it(slow_path: Path) ->
         assert int(info.labels["block_size"]) == value(found, "magnitude_key_value_page_size_tokens")
         for stream in streams:
             stream.cancel()
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("model", "seconds"),
+    [("smollm2_path", 2), pytest.param("qwen_path", 20, marks=pytest.mark.heavy)],
+    ids=["SmolLM2", "Qwen"],
+)
+def test_weights_are_read_as_fast_as_tokens_come(model: str, seconds: int, request: pytest.FixtureRequest) -> None:
+    """All tensors but a table that is only looked up, by gguf's own count, once for each token after the first."""
+    path: Path = request.getfixturevalue(model)
+    tensors = {tensor.name: int(tensor.n_bytes) for tensor in GGUFReader(path).tensors}
+    looked_up = tensors["token_embd.weight"] if "output.weight" in tensors else 0
+    token_bytes = sum(tensors.values()) - looked_up
+    read_bytes, read_seconds = "magnitude_decode_read_bytes_total", "magnitude_decode_read_seconds_total"
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = int(probe.getsockname()[1])
+    with serving(path, "--metrics-port", str(port)) as served, Client(served.address, timeout_seconds=60) as client:
+        eventually(lambda: "magnitude_memory_read_bytes_per_second" in page(port), 60)
+        client.infer("Once", max_tokens=2, ignore_eos=True)
+        before = families(port)
+        answer = client.infer("Once upon", max_tokens=8_000, ignore_eos=True, time_limit_ms=1_000 * seconds)
+        after = families(port)
+    steps = answer.usage.completion_tokens - 1
+    moved_bytes, moved_seconds = (value(after, name) - value(before, name) for name in (read_bytes, read_seconds))
+    assert steps > 2 * seconds
+    assert moved_bytes in (steps * token_bytes, (steps + 1) * token_bytes), "a step may have run beyond the time limit"
+    rate, token_rate = moved_bytes / moved_seconds, steps * token_bytes / (answer.timings.decode_ms / 1_000)
+    roof = value(after, "magnitude_memory_read_bytes_per_second")
+    print(f"{rate / 1e9:.2f} GB/s, tokens x weights {token_rate / 1e9:.2f} GB/s, machine {roof / 1e9:.2f} GB/s")
+    assert 0.98 * token_rate < rate < 2 * token_rate, "steps take most of the time between tokens, and no more"
+    assert rate < 2 * roof
 
 
 def test_nothing_that_a_caller_writes_becomes_a_label(server: Served, port: int, client: Client) -> None:
