@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry, generate_latest
 
-from magnitude_service.metrics import METRICS, Kind
+from magnitude_service.exporter import MetricsCollector
+from magnitude_service.metrics import METRICS, Kind, Metrics
 from tests.support.chart import CHART, case, cases, find, manifests
 
 Program = Callable[[str], Path]
@@ -92,6 +94,23 @@ def test_prometheus_takes_every_query(program: Program, tmp_path: Path) -> None:
 def test_prometheus_takes_no_broken_query(program: Program, tmp_path: Path) -> None:
     broken = [{"record": "q:0", "expr": "sum(rate(magnitude_calls_total[5m])"}]
     assert check(program("promtool"), tmp_path, [{"name": "queries", "rules": broken}]).returncode != 0
+
+
+def linted(promtool: Path, page: str) -> subprocess.CompletedProcess[str]:
+    """What promtool says about a page that a scraper reads."""
+    return subprocess.run([promtool, "check", "metrics"], input=page, capture_output=True, text=True)
+
+
+def test_prometheus_finds_nothing_odd_about_names_types_and_units(program: Program) -> None:
+    metrics, registry = Metrics(), CollectorRegistry()
+    for metric in METRICS:
+        (metrics.observe if metric.kind is Kind.HISTOGRAM else metrics.add)(metric, 1, *("x" for _ in metric.labels))
+    registry.register(MetricsCollector(metrics, lambda: None))
+    page = generate_latest(registry).decode()
+    done = linted(program("promtool"), page)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    odd = page.replace("magnitude_queue_seconds", "magnitude_queue_milliseconds")
+    assert "magnitude_queue_milliseconds" in linted(program("promtool"), odd).stderr
 
 
 def series(errors: int, late: int, minutes: int) -> list[Mapping[str, str]]:
