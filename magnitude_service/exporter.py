@@ -53,14 +53,15 @@ def _cumulative(metric: Metric, counts: tuple[int, ...]) -> list[tuple[str, floa
 
 
 def serve_metrics(metrics: Metrics, refresh: Callable[[], None], host: str, port: int) -> Callable[[], None]:
-    """Answers `GET /metrics` from a thread of its own; returns what ends that.
+    """Answers `GET /metrics` from a thread of its own; returns what ends that. `host` may be an IPv6 address in
+    brackets, as grpc wants it.
 
     Raises: PreconditionError where the address cannot be had.
     """
     registry = CollectorRegistry()
     registry.register(MetricsCollector(metrics, refresh))
     try:
-        server, thread = start_http_server(port, host, registry=registry)
+        server, thread = start_http_server(port, host.removeprefix("[").removesuffix("]"), registry=registry)
     except OSError as error:
         raise PreconditionError(
             f"Metrics cannot be served on {host}:{port}: {error.strerror}.",

@@ -15,6 +15,14 @@ from magnitude_service.exporter import MetricsCollector, serve_metrics
 from magnitude_service.metrics import CALL_SECONDS, CALLS, METRICS, PAGES_USED, Kind, Metrics
 
 
+def _has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
 @pytest.fixture
 def metrics() -> Metrics:
     metrics = Metrics()
@@ -98,6 +106,18 @@ def test_a_port_that_is_taken_is_refused_by_name(metrics: Metrics) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(PreconditionError, match=f"Metrics cannot be served on 127.0.0.1:{port}: Address already"):
             serve_metrics(metrics, lambda: None, "127.0.0.1", port)
+
+
+@pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.parametrize("host", ["[::]", "[::1]"])
+def test_an_ipv6_address_is_written_as_everywhere_else(metrics: Metrics, host: str) -> None:
+    port = _free_port()
+    close = serve_metrics(metrics, lambda: None, host, port)
+    try:
+        with urllib.request.urlopen(f"http://[::1]:{port}/metrics", timeout=10) as answer:
+            assert b"magnitude_calls_total" in answer.read()
+    finally:
+        close()
 
 
 def test_every_kind_of_metric_is_shown() -> None:
