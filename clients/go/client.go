@@ -8,8 +8,8 @@
 //		…
 //	}
 //
-// Deadlines and cancellation are the context's. Calls are retried by gRPC itself where the server says that this
-// helps. Every error of a call is an *Error.
+// Deadlines and cancellation are the context's. Calls are made again as clients/README.md says. Every error of a call is
+// an *Error.
 package magnitude
 
 import (
@@ -40,6 +40,7 @@ type Client struct {
 	Snapshots magnitudev1.SnapshotServiceClient
 
 	connection *grpc.ClientConn
+	attempts   int
 }
 
 // DialOption says how to connect.
@@ -48,6 +49,7 @@ type DialOption func(*dialing)
 type dialing struct {
 	transport credentials.TransportCredentials
 	options   []grpc.DialOption
+	attempts  int
 }
 
 // WithTLS encrypts the connection. A nil configuration trusts the system's authorities; for mutual TLS it has the
@@ -63,7 +65,7 @@ func WithToken(token string) DialOption {
 
 // WithoutRetries returns a refusal that would pass at once, with how long to wait.
 func WithoutRetries() DialOption {
-	return WithGRPC(grpc.WithDisableRetry())
+	return func(d *dialing) { d.options, d.attempts = append(d.options, grpc.WithDisableRetry()), 1 }
 }
 
 // WithGRPC adds options of gRPC's own: keepalive, proxies, interceptors.
@@ -71,15 +73,17 @@ func WithGRPC(options ...grpc.DialOption) DialOption {
 	return func(d *dialing) { d.options = append(d.options, options...) }
 }
 
-// Dial makes a client of an address: "host:port", or any name that gRPC resolves. It connects when it is first used.
+// Dial makes a client of an address: "host:port", "ipv4:10.0.0.1:50051,10.0.0.2:50051", "dns:///name:port", or any other
+// name that gRPC resolves. It connects when it is first used.
 func Dial(address string, options ...DialOption) (*Client, error) {
-	d := dialing{transport: insecure.NewCredentials()}
+	d := dialing{transport: insecure.NewCredentials(), attempts: attemptsMax}
 	for _, option := range options {
 		option(&d)
 	}
 	connection, err := grpc.NewClient(address, append([]grpc.DialOption{
 		grpc.WithTransportCredentials(d.transport),
 		grpc.WithDefaultServiceConfig(serviceConfig),
+		grpc.WithResolvers(addresses{}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32)),
 		grpc.WithChainUnaryInterceptor(typedUnaryErrors),
 		grpc.WithChainStreamInterceptor(typedStreamErrors),
@@ -93,12 +97,18 @@ func Dial(address string, options ...DialOption) (*Client, error) {
 		Health:     magnitudev1.NewHealthServiceClient(connection),
 		Snapshots:  magnitudev1.NewSnapshotServiceClient(connection),
 		connection: connection,
+		attempts:   d.attempts,
 	}, nil
 }
 
 // Infer returns the whole answer.
 func (c *Client) Infer(ctx context.Context, request *magnitudev1.InferRequest) (*magnitudev1.InferResponse, error) {
-	return c.Inference.Infer(ctx, request)
+	if request.GetSessionId() == "" {
+		return c.Inference.Infer(ctx, request)
+	}
+	return change(ctx, c.attemptsOf(request), func() (*magnitudev1.InferResponse, error) {
+		return c.Inference.Infer(ctx, request, once)
+	})
 }
 
 // Close ends the connection; open calls are cancelled.

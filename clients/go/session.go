@@ -52,7 +52,9 @@ func (s *Session) In() Option {
 func (s *Session) Save(ctx context.Context, agentState []byte) (*magnitudev1.Snapshot, error) {
 	if len(agentState) <= agentStateBytesMax {
 		request := &magnitudev1.SaveRequest{SessionId: s.ID, AgentState: agentState}
-		answer, err := s.client.Snapshots.Save(ctx, request)
+		answer, err := change(ctx, s.client.attempts, func() (*magnitudev1.SaveResponse, error) {
+			return s.client.Snapshots.Save(ctx, request)
+		})
 		return answer.GetSnapshot(), err
 	}
 	header := &magnitudev1.ImportStateHeader{Target: &magnitudev1.ImportStateHeader_LiveSessionId{LiveSessionId: s.ID}}
@@ -63,6 +65,13 @@ func (s *Session) Save(ctx context.Context, agentState []byte) (*magnitudev1.Sna
 func (s *Session) Restore(ctx context.Context) (*magnitudev1.RestoreResponse, error) {
 	reference := &magnitudev1.SnapshotReference{SessionId: s.ID}
 	return s.client.Snapshots.Restore(ctx, &magnitudev1.RestoreRequest{Snapshot: reference})
+}
+
+// Delete deletes all versions of the session, and ends it.
+func (s *Session) Delete(ctx context.Context) (*magnitudev1.DeleteResponse, error) {
+	return change(ctx, s.client.attempts, func() (*magnitudev1.DeleteResponse, error) {
+		return s.client.Snapshots.Delete(ctx, &magnitudev1.DeleteRequest{SessionId: s.ID})
+	})
 }
 
 // Export fetches the latest version. Every byte is checked; what is damaged is an *Error with codes.DataLoss.
@@ -107,6 +116,11 @@ func (s *Session) Import(ctx context.Context, state *State) (*magnitudev1.Snapsh
 }
 
 func (s *Session) send(ctx context.Context, header *magnitudev1.ImportStateHeader, state *State) (
+	*magnitudev1.Snapshot, error) {
+	return change(ctx, s.client.attempts, func() (*magnitudev1.Snapshot, error) { return s.sendOnce(ctx, header, state) })
+}
+
+func (s *Session) sendOnce(ctx context.Context, header *magnitudev1.ImportStateHeader, state *State) (
 	*magnitudev1.Snapshot, error) {
 	call, err := s.client.Snapshots.ImportState(ctx)
 	if err != nil {

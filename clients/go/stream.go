@@ -5,6 +5,8 @@ import (
 	"io"
 	"iter"
 
+	"google.golang.org/grpc"
+
 	magnitudev1 "magnitude.dev/magnitude/v1"
 )
 
@@ -30,16 +32,8 @@ func (s *Stream) Events() iter.Seq2[*magnitudev1.StreamInferResponse, error] {
 	return func(yield func(*magnitudev1.StreamInferResponse, error) bool) {
 		ctx, cancel := context.WithCancel(s.ctx)
 		defer cancel()
-		call, err := s.client.Inference.StreamInfer(ctx, s.request)
-		if err != nil {
-			yield(nil, err)
-			return
-		}
-		for {
-			event, err := call.Recv()
-			if err == io.EOF {
-				return
-			}
+		call, event, err := s.begin(ctx)
+		for ; err != io.EOF; event, err = call.Recv() {
 			if err != nil {
 				yield(nil, err)
 				return
@@ -55,6 +49,22 @@ func (s *Stream) Events() iter.Seq2[*magnitudev1.StreamInferResponse, error] {
 			}
 		}
 	}
+}
+
+// begin makes the call and waits for its first event: until then it may be refused.
+func (s *Stream) begin(ctx context.Context) (
+	call grpc.ServerStreamingClient[magnitudev1.StreamInferResponse], event *magnitudev1.StreamInferResponse, err error) {
+	attempts, options := 1, []grpc.CallOption(nil)
+	if request := s.request.GetRequest(); request.GetSessionId() != "" {
+		attempts, options = s.client.attemptsOf(request), []grpc.CallOption{once}
+	}
+	event, err = change(ctx, attempts, func() (*magnitudev1.StreamInferResponse, error) {
+		if call, err = s.client.Inference.StreamInfer(ctx, s.request, options...); err != nil {
+			return nil, err
+		}
+		return call.Recv()
+	})
+	return call, event, err
 }
 
 // Texts is the text of the first choice, as it comes.

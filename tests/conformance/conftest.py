@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from tests.conformance import faults
 from tests.support.certificates import Authority
-from tests.support.serving import Served, serving
+from tests.support.serving import serving
 from tests.support.tiny_models import write_tiny_model
 
 PLACES = ("--sequences-max", "2", "--waiting-max", "1")
+TOKEN = "conformance-token-0123456789abcdef"
 
 
 @dataclass(frozen=True)
-class Secured:
-    """A server that speaks TLS only, and wants a token."""
+class Reached:
+    """A server, and the flags by which a client's program reaches it."""
 
     address: str
-    authority: Path
-    token: str
+    flags: tuple[str | Path, ...] = ()
+    calls: dict[str, int] = field(default_factory=dict)
+    """Of a disturbed server: the calls of each method until now."""
 
 
 @pytest.fixture(scope="package")
@@ -30,19 +34,71 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="package")
-def server(model: Path) -> Iterator[Served]:
+def plain(model: Path) -> Iterator[Reached]:
     with serving(model, *PLACES) as served:
-        yield served
+        yield Reached(served.address)
 
 
 @pytest.fixture(scope="package")
-def secured(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    folder = tmp_path_factory.mktemp("secrets")
-    authority, token = Authority(folder), "conformance-token-0123456789abcdef"
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("secrets"))
+
+
+@pytest.fixture(scope="package")
+def secured(authority: Authority) -> Iterator[Reached]:
+    """Speaks TLS only, and wants a token."""
+    folder = authority.file.parent
     pair = authority.issue("server")
-    (folder / "tokens").write_text(f"{token}\n")
+    (folder / "tokens").write_text(f"{TOKEN}\n")
     (folder / "tokens").chmod(0o600)
-    own = write_tiny_model(folder / "tiny.gguf", tensor_type="Q8_0")
+    own = write_tiny_model(folder / "secured.gguf", tensor_type="Q8_0")
     flags = ("--tls-certificate", pair.certificate, "--tls-key", pair.key, "--token-file", folder / "tokens")
     with serving(own, *PLACES, *map(str, flags)) as served:
-        yield Secured(served.address, authority.file, token)
+        yield Reached(served.address, ("--ca", authority.file, "--token", TOKEN))
+
+
+@pytest.fixture
+def wrong_token(secured: Reached, authority: Authority) -> Reached:
+    """The same, with a token that nobody was given."""
+    return Reached(secured.address, ("--ca", authority.file, "--token", TOKEN[::-1]))
+
+
+@pytest.fixture(scope="package")
+def mutual(authority: Authority) -> Iterator[Reached]:
+    """Wants a certificate of its callers."""
+    own, caller = authority.issue("mutual"), authority.issue("caller")
+    model = write_tiny_model(authority.file.parent / "mutual.gguf", tensor_type="Q8_0")
+    flags = ("--tls-certificate", own.certificate, "--tls-key", own.key, "--tls-client-ca", authority.file)
+    with serving(model, *PLACES, *map(str, flags)) as served:
+        shown = ("--certificate", caller.certificate, "--key", caller.key)
+        yield Reached(served.address, ("--ca", authority.file, *shown))
+
+
+@pytest.fixture
+def no_certificate(mutual: Reached, authority: Authority) -> Reached:
+    """The same, of a caller that shows none."""
+    return Reached(mutual.address, ("--ca", authority.file))
+
+
+@pytest.fixture(scope="package")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reached]:
+    """Two servers under one name, whose models have different names."""
+    with contextlib.ExitStack() as stack:
+        folder = tmp_path_factory.mktemp("two")
+        models = [write_tiny_model(folder / f"{name}.gguf", tensor_type="Q8_0") for name in ("one", "two")]
+        served = [stack.enter_context(serving(model, *PLACES)) for model in models]
+        yield Reached("ipv4:" + ",".join(each.address for each in served))
+
+
+@pytest.fixture
+def refusing(plain: Reached) -> Iterator[Reached]:
+    disturbance = faults.Refusing(plain.address)
+    with faults.serving(disturbance) as address:
+        yield Reached(address, calls=disturbance.calls)
+
+
+@pytest.fixture
+def losing(plain: Reached) -> Iterator[Reached]:
+    disturbance = faults.Losing(plain.address)
+    with faults.serving(disturbance) as address:
+        yield Reached(address, calls=disturbance.calls)

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from magnitude.client import SERVICE_CONFIG
-from tests.conformance.conftest import Secured
+from magnitude.retries import SERVICE_CONFIG
+from tests.conformance.conftest import Reached
 from tests.conformance.toolchains import BUILD_SECONDS_MAX, BUILDS, CLIENTS, IN_CI
-from tests.support.serving import Served
 
-SCENARIOS = Path(__file__).parent / "scenarios.json"
-NAMES = [scenario["name"] for scenario in json.loads(SCENARIOS.read_text(encoding="utf-8"))]
+SCENARIOS = json.loads((Path(__file__).parent / "scenarios.json").read_text(encoding="utf-8"))
+SERVERS = sorted({scenario["server"] for scenario in SCENARIOS})
+
+REFUSED_TWICE = {
+    method: 3 * calls
+    for method, calls in {
+        **{"Health": 1, "ListModels": 1, "Tokenize": 1, "Infer": 2, "StreamInfer": 2, "Save": 1, "List": 1},
+        **{"Restore": 1, "ExportState": 1, "ImportState": 1, "Delete": 2},
+    }.items()
+}
+"""Every call of the scenario is made until it is not refused."""
+
+LOST_ONCE = {
+    **{"Health": 2, "ListModels": 2, "Tokenize": 2, "List": 3 * 2, "Restore": 2, "ExportState": 2},
+    **{"Infer": 2 + 1, "StreamInfer": 2 + 1},  # those of the session are made once
+    **{"Save": 1, "ImportState": 1, "Delete": 1},
+}
+"""What changes nothing is asked for again; the rest may have been done."""
 
 SERVICE_CONFIGS = [
     "cpp/src/service_config.h",
@@ -37,38 +51,38 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return BUILDS[request.param](tmp_path_factory.mktemp(request.param))
 
 
+def scenarios(tmp_path: Path, server: str) -> tuple[Path, list[str]]:
+    """The file of those that want this server, and their names."""
+    wanted = [scenario for scenario in SCENARIOS if scenario["server"] == server]
+    (tmp_path / "scenarios.json").write_text(json.dumps(wanted), encoding="utf-8")
+    return tmp_path / "scenarios.json", [scenario["name"] for scenario in wanted]
+
+
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=120, check=False)
 
 
-def assert_passed(done: subprocess.CompletedProcess[str], names: list[str]) -> None:
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_client_passes_every_scenario(
+    program: list[str], server: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    reached: Reached = request.getfixturevalue(server)
+    file, names = scenarios(tmp_path, server)
+    done = run(*program, *reached.flags, reached.address, file)
     lines = done.stdout.splitlines()
     assert [line for line in lines if not line.startswith("ok ")] == [], done.stderr
     assert [line.removeprefix("ok ").rsplit(" (", 1)[0] for line in lines] == names, done.stderr
     assert done.returncode == 0, done.stderr
+    if server in ("refusing", "losing"):
+        assert dict(reached.calls) == (REFUSED_TWICE if server == "refusing" else LOST_ONCE)
 
 
-def test_a_client_passes_every_scenario(program: list[str], server: Served) -> None:
-    assert_passed(run(*program, server.address, SCENARIOS), NAMES)
-
-
-def test_a_client_speaks_tls_and_shows_its_token(program: list[str], secured: Secured, tmp_path: Path) -> None:
-    few = [scenario for scenario in json.loads(SCENARIOS.read_text()) if scenario["kind"] in ("unary", "refused")]
-    (tmp_path / "few.json").write_text(json.dumps(few))
-    trusting = [*program, "--ca", secured.authority]
-    right = run(*trusting, "--token", secured.token, secured.address, tmp_path / "few.json")
-    assert_passed(right, [scenario["name"] for scenario in few])
-    wrong = run(*trusting, "--token", "a-token-that-nobody-was-given-0000", secured.address, tmp_path / "few.json")
-    assert wrong.returncode == 1
-    assert re.findall(r"^(ok|FAILED) ", wrong.stdout, re.MULTILINE) == ["FAILED"] * len(few)
-
-
-def test_a_failure_is_told_and_ends_with_status_1(server: Served, tmp_path: Path) -> None:
+def test_a_failure_is_told_and_ends_with_status_1(plain: Reached, tmp_path: Path) -> None:
     """Or else none of the above would mean anything; the others' programs are built like this one."""
-    wrong = json.loads(SCENARIOS.read_text(encoding="utf-8"))[:1]
+    wrong = json.loads(json.dumps(SCENARIOS[:1]))
     wrong[0]["expect"]["completionTokens"] += 1
     (tmp_path / "wrong.json").write_text(json.dumps([*wrong, {"name": "new", "kind": "unheard-of"}]))
-    done = run(*BUILDS["python"](tmp_path), server.address, tmp_path / "wrong.json")
+    done = run(*BUILDS["python"](tmp_path), plain.address, tmp_path / "wrong.json")
     assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["FAILED unary", "FAILED new"]
     assert done.returncode == 1
 

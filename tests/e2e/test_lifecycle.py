@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from magnitude.client import Client, Stream
+from magnitude.client import Client
 from magnitude.errors import CallError, DeadlineExceeded, Exhausted, InvalidRequest, Unavailable
+from magnitude.stream import Stream
 from magnitude.v1 import common_pb2, inference_pb2
 from tests.support.serving import Served, eventually, is_idle, serving
 

@@ -39,6 +39,7 @@ type expected struct {
 	CompletionTokens              uint32
 	DeltasMin, Messages           int
 	Code, Reason, Field, Fidelity string
+	Models                        []string
 }
 
 // request is an InferRequest in JSON, as protobuf writes it.
@@ -54,6 +55,10 @@ var kinds = map[string]func(ctx context.Context, patient, hasty *magnitude.Clien
 	"cancel":       cancel,
 	"deadline":     deadline,
 	"refused":      refused,
+	"rejected":     rejected,
+	"balanced":     balanced,
+	"repeated":     repeated,
+	"lost":         lost,
 	"exhausted":    exhausted,
 	"retried":      retried,
 	"session":      session,
@@ -62,13 +67,15 @@ var kinds = map[string]func(ctx context.Context, patient, hasty *magnitude.Clien
 
 func main() {
 	authorities := flag.String("ca", "", "certificates to trust, in PEM: TLS")
+	certificate := flag.String("certificate", "", "the caller's certificate, in PEM: mutual TLS")
+	key := flag.String("key", "", "the certificate's key")
 	token := flag.String("token", "", "bearer token")
 	flag.Parse()
 	if flag.NArg() != 2 {
-		fmt.Fprintln(os.Stderr, "conformance [--ca FILE] [--token TOKEN] ADDRESS SCENARIOS")
+		fmt.Fprintln(os.Stderr, "conformance [--ca FILE] [--certificate FILE --key FILE] [--token TOKEN] ADDRESS SCENARIOS")
 		os.Exit(64)
 	}
-	options := dialOptions(*authorities, *token)
+	options := dialOptions(*authorities, *certificate, *key, *token)
 	patient, err := magnitude.Dial(flag.Arg(0), options...)
 	check(err)
 	hasty, err := magnitude.Dial(flag.Arg(0), append(options, magnitude.WithoutRetries())...)
@@ -83,7 +90,9 @@ func main() {
 		err := fmt.Errorf("this client has no scenarios of kind %q", s.Kind)
 		if run, ok := kinds[s.Kind]; ok {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-			err = errors.Join(run(ctx, patient, hasty, s), idle(ctx, hasty))
+			if err = run(ctx, patient, hasty, s); err == nil && s.Kind != "rejected" {
+				err = idle(ctx, hasty)
+			}
 			cancel()
 		}
 		if err != nil {
@@ -98,13 +107,19 @@ func main() {
 	}
 }
 
-func dialOptions(authorities, token string) (options []magnitude.DialOption) {
+func dialOptions(authorities, certificate, key, token string) (options []magnitude.DialOption) {
 	if authorities != "" {
 		pem, err := os.ReadFile(authorities)
 		check(err)
 		pool := x509.NewCertPool()
 		pool.AppendCertsFromPEM(pem)
-		options = append(options, magnitude.WithTLS(&tls.Config{RootCAs: pool}))
+		configuration := &tls.Config{RootCAs: pool}
+		if certificate != "" {
+			pair, err := tls.LoadX509KeyPair(certificate, key)
+			check(err)
+			configuration.Certificates = []tls.Certificate{pair}
+		}
+		options = append(options, magnitude.WithTLS(configuration))
 	}
 	if token != "" {
 		options = append(options, magnitude.WithToken(token))
@@ -224,6 +239,110 @@ func refused(ctx context.Context, patient, _ *magnitude.Client, s *scenario) err
 	)
 }
 
+func rejected(ctx context.Context, _, hasty *magnitude.Client, s *scenario) error {
+	_, err := hasty.Infer(ctx, &s.Request.InferRequest)
+	return errors.Join(
+		s.Expect.failure(err, ""),
+		s.Expect.failure(streamError(ctx, hasty, &s.Request.InferRequest), ""),
+	)
+}
+
+func balanced(ctx context.Context, patient, _ *magnitude.Client, s *scenario) error {
+	answered := map[string]bool{}
+	for end := time.Now().Add(10 * time.Second); len(answered) < len(s.Expect.Models); {
+		answer, err := patient.Infer(ctx, &s.Request.InferRequest)
+		if err != nil {
+			return err
+		}
+		if !slices.Contains(s.Expect.Models, answer.Model) {
+			return fmt.Errorf("%q answered", answer.Model)
+		}
+		answered[answer.Model] = true
+		if time.Now().After(end) {
+			return fmt.Errorf("all answers are from %v", answered)
+		}
+	}
+	return nil
+}
+
+func repeated(ctx context.Context, patient, _ *magnitude.Client, s *scenario) error {
+	session, brought := newSession(patient), newSession(patient)
+	request := proto.CloneOf(&s.Request.InferRequest)
+	session.In()(request)
+	steps := []func() error{
+		func() error { return reads(ctx, patient, s) },
+		func() error { return s.Expect.said(patient.Infer(ctx, request)) },
+		func() error { return streamError(ctx, patient, request) },
+		func() error { return failed(session.Save(ctx, []byte("state"))) },
+		func() error { return versions(ctx, patient, session, 1) },
+		func() error { return failed(session.Restore(ctx)) },
+		func() error {
+			state, err := session.Export(ctx)
+			if err != nil {
+				return err
+			}
+			return failed(brought.Import(ctx, state))
+		},
+		func() error { return failed(session.Delete(ctx)) },
+		func() error { return failed(brought.Delete(ctx)) },
+	}
+	return inOrder(steps)
+}
+
+func lost(ctx context.Context, patient, _ *magnitude.Client, s *scenario) error {
+	session, brought := newSession(patient), newSession(patient)
+	request := proto.CloneOf(&s.Request.InferRequest)
+	session.In()(request)
+	var state *magnitude.State
+	steps := []func() error{
+		func() error { return reads(ctx, patient, s) },
+		func() error { return s.Expect.failure(failed(patient.Infer(ctx, request)), "") },
+		func() error { return s.Expect.failure(streamError(ctx, patient, request), "") },
+		func() error { return s.Expect.failure(failed(session.Save(ctx, nil)), "") },
+		func() error { return versions(ctx, patient, session, 1) },
+		func() error { return failed(session.Restore(ctx)) },
+		func() (err error) { state, err = session.Export(ctx); return err },
+		func() error { return s.Expect.failure(failed(brought.Import(ctx, state)), "") },
+		func() error { return versions(ctx, patient, brought, 1) },
+		func() error { return s.Expect.failure(failed(session.Delete(ctx)), "") },
+		func() error { return versions(ctx, patient, session, 0) },
+	}
+	return inOrder(steps)
+}
+
+// inOrder takes one step after the other until one fails.
+func inOrder(steps []func() error) error {
+	for number, step := range steps {
+		if err := step(); err != nil {
+			return fmt.Errorf("step %d: %w", number, err)
+		}
+	}
+	return nil
+}
+
+// reads makes each call that changes nothing.
+func reads(ctx context.Context, client *magnitude.Client, s *scenario) error {
+	_, unhealthy := client.Health.Health(ctx, &magnitudev1.HealthRequest{})
+	_, unlisted := client.Models.ListModels(ctx, &magnitudev1.ListModelsRequest{})
+	text := &magnitudev1.TokenizeRequest{Input: &magnitudev1.TokenizeRequest_Text{Text: "hello"}}
+	_, uncounted := client.Inference.Tokenize(ctx, text)
+	unsaid := s.Expect.said(client.Infer(ctx, &s.Request.InferRequest))
+	return errors.Join(unhealthy, unlisted, uncounted, unsaid, streamError(ctx, client, &s.Request.InferRequest))
+}
+
+// versions fails unless a session has so many.
+func versions(ctx context.Context, client *magnitude.Client, session *magnitude.Session, count int) error {
+	request := &magnitudev1.ListRequest{SessionId: session.ID, AllVersions: true}
+	found, err := client.Snapshots.List(ctx, request)
+	if err == nil && len(found.Snapshots) != count {
+		return fmt.Errorf("%d versions", len(found.Snapshots))
+	}
+	return err
+}
+
+// failed is the error of a call whose answer is of no interest.
+func failed[Answer any](_ Answer, err error) error { return err }
+
 func exhausted(ctx context.Context, patient, hasty *magnitude.Client, s *scenario) error {
 	release, err := hold(ctx, patient, s)
 	defer release()
@@ -252,7 +371,7 @@ func retried(ctx context.Context, patient, hasty *magnitude.Client, s *scenario)
 
 func session(ctx context.Context, patient, _ *magnitude.Client, s *scenario) error {
 	session := newSession(patient)
-	defer forget(ctx, patient, session)
+	defer forget(ctx, session)
 	if _, err := say(ctx, patient, session, s, 0); err != nil {
 		return err
 	}
@@ -268,8 +387,8 @@ func session(ctx context.Context, patient, _ *magnitude.Client, s *scenario) err
 
 func snapshot(ctx context.Context, patient, _ *magnitude.Client, s *scenario) error {
 	session, brought := newSession(patient), newSession(patient)
-	defer forget(ctx, patient, session)
-	defer forget(ctx, patient, brought)
+	defer forget(ctx, session)
+	defer forget(ctx, brought)
 	agentState := make([]byte, s.AgentStateBytes)
 	for i := range agentState {
 		agentState[i] = byte(i % 251)
@@ -322,8 +441,8 @@ func newSession(client *magnitude.Client) *magnitude.Session {
 	return client.Session("conformance/go/" + rand.Text())
 }
 
-func forget(ctx context.Context, client *magnitude.Client, session *magnitude.Session) {
-	client.Snapshots.Delete(ctx, &magnitudev1.DeleteRequest{SessionId: session.ID})
+func forget(ctx context.Context, session *magnitude.Session) {
+	session.Delete(ctx)
 }
 
 // hold fills the server with streams that go on until they are released.
@@ -376,6 +495,14 @@ func (e *expected) answer(text string, end *magnitudev1.ChoiceEnd, usage *magnit
 		return fmt.Errorf("%d tokens", usage.CompletionTokens)
 	}
 	return nil
+}
+
+// said fails unless an answer is the text.
+func (e *expected) said(answer *magnitudev1.InferResponse, err error) error {
+	if err == nil && answer.Choices[0].Text != *e.Text {
+		return fmt.Errorf("the text is %q", answer.Choices[0].Text)
+	}
+	return err
 }
 
 func (e *expected) failure(err error, prefix string) error {

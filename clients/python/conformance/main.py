@@ -1,4 +1,7 @@
-"""Runs the scenarios of tests/conformance: python main.py [--ca FILE] [--token TOKEN] ADDRESS SCENARIOS"""
+"""Runs the scenarios of tests/conformance:
+
+python main.py [--ca FILE] [--certificate FILE --key FILE] [--token TOKEN] ADDRESS SCENARIOS
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import grpc
 from google.protobuf import json_format
 
-from magnitude.client import Client, Stream
+from magnitude.client import Client
 from magnitude.errors import CallError, Cancelled
 from magnitude.session import Session
+from magnitude.stream import Stream
+from magnitude.tls import tls_credentials
 from magnitude.v1 import inference_pb2, snapshot_pb2
 
 Scenario = dict[str, Any]
@@ -82,6 +86,16 @@ class Conformance:
         fails(s["expect"], lambda: self.patient.call(self.patient.inference.Infer, request))
         fails(s["expect"], lambda: list(stream_of(self.patient, s["request"])), "request.")
 
+    def rejected(self, s: Scenario) -> None:
+        fails(s["expect"], lambda: self.hasty.call(self.hasty.inference.Infer, infer_request(s["request"])))
+        fails(s["expect"], lambda: list(stream_of(self.hasty, s["request"])))
+
+    def balanced(self, s: Scenario) -> None:
+        end, answered = time.monotonic() + 10, set[str]()
+        while answered != set(s["expect"]["models"]):
+            assert time.monotonic() < end, f"all answers are from {answered}"
+            answered.add(self.patient.call(self.patient.inference.Infer, infer_request(s["request"])).model)
+
     def exhausted(self, s: Scenario) -> None:
         with self.holding(s):
             error = fails(s["expect"], lambda: self.hasty.call(self.hasty.inference.Infer, infer_request(s["request"])))
@@ -112,6 +126,41 @@ class Conformance:
         goes_on(brought, s, say(session, s, 1))
         session.delete()
 
+    def repeated(self, s: Scenario) -> None:
+        self.reads(s)
+        session, brought = self.new_session(), self.new_session()
+        assert session.infer(**options_of(s["request"])).choices[0].text == s["expect"]["text"]
+        assert "".join(session.stream(**options_of(s["request"])).texts()) == s["expect"]["text"]
+        assert session.save(b"state").version == 1
+        assert len(session.versions()) == 1
+        session.restore()
+        self.patient.sessions.import_state(self.patient.sessions.export(session.session_id), brought.session_id)
+        assert [session.delete().deleted_versions, brought.delete().deleted_versions] == [1, 1]
+
+    def lost(self, s: Scenario) -> None:
+        self.reads(s)
+        code, sessions = {"code": s["expect"]["code"]}, self.patient.sessions
+        session, brought = self.new_session(), self.new_session()
+        fails(code, lambda: session.infer(**options_of(s["request"])))
+        fails(code, lambda: list(session.stream(**options_of(s["request"]))))
+        fails(code, session.save)
+        assert len(session.versions()) == 1
+        session.restore()
+        state = sessions.export(session.session_id)
+        fails(code, lambda: sessions.import_state(state, brought.session_id))
+        assert len(brought.versions()) == 1
+        fails(code, session.delete)
+        assert session.versions() == []
+
+    def reads(self, s: Scenario) -> None:
+        """What changes nothing, once each."""
+        assert self.patient.health().models
+        assert self.patient.list_models()
+        assert self.patient.tokenize("hello", add_special=False)
+        answer = self.patient.call(self.patient.inference.Infer, infer_request(s["request"]))
+        assert answer.choices[0].text == s["expect"]["text"]
+        assert "".join(stream_of(self.patient, s["request"]).texts()) == s["expect"]["text"]
+
     def new_session(self) -> Session:
         return self.patient.session(f"conformance/python/{uuid.uuid4()}")
 
@@ -136,8 +185,13 @@ def infer_request(content: dict[str, Any]) -> inference_pb2.InferRequest:
 
 
 def stream_of(client: Client, content: dict[str, Any], timeout_seconds: float | None = None) -> Stream:
+    return client.stream(timeout_seconds=timeout_seconds, **options_of(content))
+
+
+def options_of(content: dict[str, Any]) -> dict[str, Any]:
+    """The same request as arguments of the client's methods."""
     options = {field.name: value for field, value in infer_request(content).ListFields()}
-    return client.stream(options.pop("text"), timeout_seconds=timeout_seconds, **options)
+    return {"prompt": options.pop("text"), **options}
 
 
 def say(session: Session, s: Scenario, index: int) -> str:
@@ -177,18 +231,21 @@ def failure_of(call: Callable[[], Any]) -> CallError:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ca")
+    parser.add_argument("--certificate")
+    parser.add_argument("--key")
     parser.add_argument("--token")
     parser.add_argument("address")
     parser.add_argument("scenarios", type=Path)
     given = parser.parse_args()
-    credentials = grpc.ssl_channel_credentials(Path(given.ca).read_bytes()) if given.ca else None
+    credentials = tls_credentials(given.ca, given.certificate, given.key) if given.ca else None
     conformance = Conformance(given.address, credentials=credentials, token=given.token)
     failed = False
     for scenario in json.loads(given.scenarios.read_text(encoding="utf-8")):
         begin = time.monotonic()
         try:
             getattr(conformance, scenario["kind"])(scenario)
-            conformance.idle()
+            if scenario["kind"] != "rejected":
+                conformance.idle()
         except Exception as error:
             failed = True
             print(f"FAILED {scenario['name']}: {type(error).__name__}: {error}", flush=True)

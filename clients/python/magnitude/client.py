@@ -4,23 +4,24 @@
         for text in client.stream("Once upon a time", max_tokens=64).texts():
             print(text, end="", flush=True)
 
-Calls are retried by grpc itself where the server says that this helps. For asyncio use the stubs of `magnitude.v1`
-with `grpc.aio`, `SERVICE_CONFIG` and `magnitude.errors.call_error`.
+Calls are made again as `magnitude.retries` says. For asyncio use the stubs of `magnitude.v1` with `grpc.aio`,
+`magnitude.retries.SERVICE_CONFIG` and `magnitude.errors.call_error`.
 """
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 import grpc
 
-from magnitude.errors import CallError, Unavailable, call_error
+from magnitude.errors import CallError, DeadlineExceeded, Unavailable, call_error
+from magnitude.retries import ATTEMPTS_MAX, SERVICE_CONFIG, attempts_max, delay_seconds
 from magnitude.session import Session
 from magnitude.sessions import Sessions
+from magnitude.stream import Deadline, Stream
 from magnitude.v1 import (
     common_pb2,
     health_pb2,
@@ -31,26 +32,6 @@ from magnitude.v1 import (
     model_pb2_grpc,
     snapshot_pb2_grpc,
 )
-
-SERVICE_CONFIG = json.dumps(
-    {
-        "loadBalancingConfig": [{"round_robin": {}}],
-        "methodConfig": [
-            {
-                "name": [{"service": f"magnitude.v1.{name}"} for name in ("InferenceService", "ModelService")],
-                "retryPolicy": {
-                    "maxAttempts": 4,
-                    "initialBackoff": "0.2s",
-                    "maxBackoff": "5s",
-                    "backoffMultiplier": 2,
-                    "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED"],
-                },
-            }
-        ],
-    }
-)
-"""Retries as grpc does them, over all addresses of a name. The server's pushback says how long to wait, or that it is
-of no use."""
 
 READY_POLL_SECONDS = 0.05
 
@@ -67,7 +48,8 @@ ROLES = {
 
 
 class Client:
-    """A connection to one server. Threads may share it. `close` it, or use it in a `with`."""
+    """A connection to one server, or to all that a name stands for, which then take turns. Threads may share it.
+    `close` it, or use it in a `with`."""
 
     def __init__(
         self,
@@ -78,28 +60,24 @@ class Client:
         token: str | None = None,
         retries: bool = True,
     ) -> None:
-        """`timeout_seconds` bounds each call unless the call has its own; absent: no bound. `credentials` encrypt:
-        `grpc.ssl_channel_credentials()`; a bearer `token` needs them. Without `retries` a refusal that would pass is
-        raised at once, with how long to wait."""
-        options = [
-            ("grpc.max_receive_message_length", -1),
-            ("grpc.service_config", SERVICE_CONFIG),
-            ("grpc.enable_retries", int(retries)),
-        ]
+        """`address` is "host:port", "ipv4:10.0.0.1:50051,10.0.0.2:50051", "dns:///name:port", or any other name that
+        gRPC resolves. `timeout_seconds` bounds each call unless the call has its own; absent: no bound. `credentials`
+        encrypt: `grpc.ssl_channel_credentials()`; a bearer `token` needs them. Without `retries` a refusal that would
+        pass is raised at once, with how long to wait."""
         if token is not None:
             if credentials is None:
                 raise ValueError("A token needs credentials of TLS: it would be sent in the clear.")
             bearer = grpc.access_token_call_credentials(token)
             credentials = grpc.composite_channel_credentials(credentials, bearer)
-        if credentials is None:
-            self._channel = grpc.insecure_channel(address, options)
-        else:
-            self._channel = grpc.secure_channel(address, credentials, options)
+        self._retries = retries
+        self._channel = channel(address, credentials, retries=retries)
+        self._once = channel(address, credentials, retries=False) if retries else self._channel
         self._timeout_seconds = timeout_seconds
         self.inference = inference_pb2_grpc.InferenceServiceStub(self._channel)
         self.models = model_pb2_grpc.ModelServiceStub(self._channel)
         self.health_service = health_pb2_grpc.HealthServiceStub(self._channel)
         self.snapshots = snapshot_pb2_grpc.SnapshotServiceStub(self._channel)
+        self._inference_once = inference_pb2_grpc.InferenceServiceStub(self._once)
         self.sessions = Sessions(self)
 
     def infer(
@@ -107,9 +85,14 @@ class Client:
     ) -> inference_pb2.InferResponse:
         """The whole answer. `options` are those of `infer_request`."""
         request = infer_request(prompt, **options)
-        response: inference_pb2.InferResponse = self.call(
-            self.inference.Infer, request, timeout_seconds=timeout_seconds
-        )
+        response: inference_pb2.InferResponse
+        if request.session_id:
+            attempts = attempts_max(request)
+            response = self.change(
+                self._inference_once.Infer, lambda: request, timeout_seconds=timeout_seconds, attempts=attempts
+            )
+        else:
+            response = self.call(self.inference.Infer, request, timeout_seconds=timeout_seconds)
         return response
 
     def stream(
@@ -124,7 +107,13 @@ class Client:
         request = inference_pb2.StreamInferRequest(
             request=infer_request(prompt, **options), delta_interval_ms=delta_interval_ms
         )
-        return Stream(self.inference.StreamInfer(request, timeout=timeout_seconds or self._timeout_seconds))
+        in_session = bool(request.request.session_id)
+        stub = self._inference_once if in_session else self.inference
+        return Stream(
+            lambda seconds: stub.StreamInfer(request, timeout=seconds),
+            timeout_seconds or self._timeout_seconds,
+            attempts=attempts_max(request.request) if in_session and self._retries else 1,
+        )
 
     def session(self, session_id: str, model: str = "") -> Session:
         """A session by its id, to ask in and to save."""
@@ -178,8 +167,10 @@ class Client:
         deadline = time.monotonic() + timeout_seconds
         while True:
             try:
-                health = self.health(model)
-            except Unavailable:
+                request = health_pb2.HealthRequest(model=model)
+                left = max(deadline - time.monotonic(), READY_POLL_SECONDS)
+                health = self.call(self.health_service.Health, request, timeout_seconds=left)
+            except (Unavailable, DeadlineExceeded):
                 health = health_pb2.HealthResponse()
             if health.models and health.models[0].state == common_pb2.MODEL_STATE_READY:
                 return
@@ -198,54 +189,37 @@ class Client:
         except grpc.RpcError as error:
             raise call_error(error) from error
 
+    def change(
+        self,
+        method: Any,
+        request: Callable[[], Any],
+        *,
+        timeout_seconds: float | None = None,
+        attempts: int = ATTEMPTS_MAX,
+    ) -> Any:
+        """One call that changes something, of what `request` makes anew for each attempt: made again only where the
+        server refused it for now. Raises CallError."""
+        deadline = Deadline(timeout_seconds or self._timeout_seconds)
+        for attempts_left in reversed(range(attempts if self._retries else 1)):
+            try:
+                return self.call(method, request(), timeout_seconds=deadline.left())
+            except CallError as error:
+                delay = delay_seconds(error, attempts_left, deadline.left())
+                if delay is None:
+                    raise
+            time.sleep(delay)
+        raise AssertionError("the last attempt returns or raises")
+
     def close(self) -> None:
         """Closes the connection; open calls are cancelled."""
         self._channel.close()
+        self._once.close()
 
     def __enter__(self) -> Client:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
-
-
-class Stream:
-    """A streamed answer: an iterator over its events, or over its text. `started` and `finished` are set as they pass.
-
-    Leaving a `with` early, or `cancel`, ends the request at the server.
-    """
-
-    def __init__(self, call: Any) -> None:
-        self._call = call
-        self.started: inference_pb2.StreamStarted | None = None
-        self.finished: inference_pb2.StreamFinished | None = None
-
-    def __iter__(self) -> Iterator[inference_pb2.StreamInferResponse]:
-        try:
-            for event in self._call:
-                if event.HasField("started"):
-                    self.started = event.started
-                elif event.HasField("finished"):
-                    self.finished = event.finished
-                yield event
-        except grpc.RpcError as error:
-            raise call_error(error) from error
-
-    def texts(self, choice: int = 0) -> Iterator[str]:
-        """The text of one choice, as it comes."""
-        for event in self:
-            if event.HasField("delta") and event.delta.index == choice and event.delta.text:
-                yield event.delta.text
-
-    def cancel(self) -> None:
-        """Ends the request at the server."""
-        self._call.cancel()
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.cancel()
 
 
 class Conversation:
@@ -271,6 +245,18 @@ class Conversation:
                 answer += part
                 yield part
         self.messages = [*asked, {"role": "assistant", "content": answer}]
+
+
+def channel(address: str, credentials: grpc.ChannelCredentials | None, *, retries: bool) -> grpc.Channel:
+    """A connection, which is made when it is first used."""
+    options = [
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.service_config", SERVICE_CONFIG),
+        ("grpc.enable_retries", int(retries)),
+    ]
+    if credentials is None:
+        return grpc.insecure_channel(address, options)
+    return grpc.secure_channel(address, credentials, options)
 
 
 def infer_request(prompt: Prompt | None, **options: Any) -> inference_pb2.InferRequest:

@@ -21,7 +21,8 @@ from magnitude.sessions import CHUNK_BYTES, ExportedState
 from magnitude.v1 import inference_pb2, snapshot_pb2
 
 if TYPE_CHECKING:
-    from magnitude.client import Client, Prompt, Stream
+    from magnitude.client import Client, Prompt
+    from magnitude.stream import Stream
 
 MAGIC = b"MAGSTRM1"
 LENGTHS = struct.Struct("<QQQ")

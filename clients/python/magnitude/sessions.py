@@ -88,7 +88,7 @@ class Sessions:
             cache_retention=_retention(with_pages),
             **{name: value for name, value in options.items() if value is not None},
         )
-        snapshot: snapshot_pb2.Snapshot = self._call("Save", request).snapshot
+        snapshot: snapshot_pb2.Snapshot = self._change("Save", request).snapshot
         return snapshot
 
     def restore(
@@ -104,7 +104,7 @@ class Sessions:
     def delete(self, session_id: str, versions: Sequence[int] = (), *, model: str = "") -> snapshot_pb2.DeleteResponse:
         """Deletes versions, all where none is named."""
         request = snapshot_pb2.DeleteRequest(session_id=session_id, model=model, versions=versions)
-        response: snapshot_pb2.DeleteResponse = self._call("Delete", request)
+        response: snapshot_pb2.DeleteResponse = self._change("Delete", request)
         return response
 
     def compact(
@@ -157,12 +157,16 @@ class Sessions:
 
     def send(self, header: snapshot_pb2.ImportStateHeader, state: ExportedState) -> snapshot_pb2.Snapshot:
         """The same with a header of one's own: it may name a live session, which is saved with the agent state."""
-        response = self._client.call(self._client.snapshots.ImportState, _import_messages(header, state))
+        stub = self._client.snapshots
+        response = self._client.change(stub.ImportState, lambda: _import_messages(header, state))
         snapshot: snapshot_pb2.Snapshot = response.snapshot
         return snapshot
 
     def _call(self, method: str, request: Any) -> Any:
         return self._client.call(getattr(self._client.snapshots, method), request)
+
+    def _change(self, method: str, request: Any) -> Any:
+        return self._client.change(getattr(self._client.snapshots, method), lambda: request)
 
 
 def _reference(session_id: str, version: int | None) -> snapshot_pb2.SnapshotReference:

@@ -12,8 +12,9 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 
 import magnitude
-from magnitude.client import SERVICE_CONFIG, Client, chat_message, infer_request
+from magnitude.client import Client, chat_message, infer_request
 from magnitude.errors import CallError, Exhausted, InvalidRequest, Unavailable, call_error
+from magnitude.retries import SERVICE_CONFIG
 from magnitude.v1 import common_pb2, inference_pb2
 
 README = Path(__file__).parents[3] / "clients/python/README.md"
