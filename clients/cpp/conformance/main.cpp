@@ -1,4 +1,5 @@
-// Runs the scenarios of tests/conformance: conformance [--ca FILE] [--token TOKEN] ADDRESS SCENARIOS
+// Runs the scenarios of tests/conformance:
+// conformance [--ca FILE] [--certificate FILE --key FILE] [--token TOKEN] ADDRESS SCENARIOS
 #include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
 
@@ -7,6 +8,7 @@
 #include <fstream>
 #include <future>
 #include <iterator>
+#include <set>
 #include <thread>
 
 #include "magnitude/client.h"
@@ -62,7 +64,8 @@ void check_answer(const Json& expect, const std::string& answer, const v1::Choic
 }
 
 const char* const CODES[] = {"OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND",
-                             "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED"};
+                             "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED",
+                             "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE"};
 
 template <typename Call>
 CallError fails(const Json& expect, Call call, const std::string& prefix = "") {
@@ -102,6 +105,10 @@ struct Conformance {
     else if (kind == "cancel") cancel(s);
     else if (kind == "deadline") deadline(s);
     else if (kind == "refused") refused(s);
+    else if (kind == "rejected") return rejected(s);
+    else if (kind == "balanced") balanced(s);
+    else if (kind == "repeated") repeated(s);
+    else if (kind == "lost") lost(s);
     else if (kind == "exhausted") exhausted(s);
     else if (kind == "retried") retried(s);
     else if (kind == "session") session(s);
@@ -173,6 +180,81 @@ struct Conformance {
     fails(at(s, "expect"), [&] { drain(patient, request(s)); }, "request.");
   }
 
+  void rejected(const Json& s) {
+    fails(at(s, "expect"), [&] { hasty.infer(request(s)); });
+    fails(at(s, "expect"), [&] { drain(hasty, request(s)); });
+  }
+
+  void balanced(const Json& s) {
+    std::set<std::string> wanted, answered;
+    for (const auto& name : at(at(s, "expect"), "models").list_value().values()) wanted.insert(name.string_value());
+    for (const auto end = Clock::now() + 10s; answered != wanted;) {
+      answered.insert(patient.infer(request(s)).model());
+      ensure(Clock::now() < end, "all answers are from " + *answered.begin());
+    }
+  }
+
+  void repeated(const Json& s) {
+    reads(s);
+    auto session = new_session(), brought = new_session();
+    const auto expected = text(at(s, "expect"), "text");
+    ensure(patient.infer(session.in(request(s))).choices(0).text() == expected, "the text");
+    ensure(joined(session.in(request(s))) == expected, "the streamed text");
+    ensure(session.save("state").version() == 1, "saved");
+    ensure(versions(session) == 1, "number of versions");
+    session.restore();
+    brought.import_state(session.export_state());
+    session.remove();
+    brought.remove();
+  }
+
+  void lost(const Json& s) {
+    reads(s);
+    auto session = new_session(), brought = new_session();
+    const auto& expect = at(s, "expect");
+    fails(expect, [&] { patient.infer(session.in(request(s))); });
+    fails(expect, [&] { drain(patient, session.in(request(s))); });
+    fails(expect, [&] { session.save(); });
+    ensure(versions(session) == 1, "number of versions");
+    session.restore();
+    const auto state = session.export_state();
+    fails(expect, [&] { brought.import_state(state); });
+    ensure(versions(brought) == 1, "number of versions brought over");
+    fails(expect, [&] { session.remove(); });
+    ensure(versions(session) == 0, "a version is left");
+  }
+
+  // Makes each call that changes nothing.
+  void reads(const Json& s) {
+    v1::HealthResponse health;
+    magnitude::check(patient.health->Health(patient.context().get(), {}, &health));
+    v1::ListModelsResponse models;
+    magnitude::check(patient.models->ListModels(patient.context().get(), {}, &models));
+    v1::TokenizeRequest hello;
+    v1::TokenizeResponse tokens;
+    hello.set_text("hello");
+    magnitude::check(patient.inference->Tokenize(patient.context().get(), hello, &tokens));
+    const auto expected = text(at(s, "expect"), "text");
+    ensure(patient.infer(request(s)).choices(0).text() == expected, "the text");
+    ensure(joined(request(s)) == expected, "the streamed text");
+  }
+
+  std::string joined(const v1::InferRequest& asked) {
+    std::string whole;
+    const auto stream = patient.stream(asked);
+    for (const auto& part : stream->texts()) whole += part;
+    return whole;
+  }
+
+  int versions(const magnitude::Session& session) {
+    v1::ListRequest asked;
+    v1::ListResponse found;
+    asked.set_session_id(session.id);
+    asked.set_all_versions(true);
+    magnitude::check(patient.snapshots->List(patient.context().get(), asked, &found));
+    return found.snapshots_size();
+  }
+
   void exhausted(const Json& s) {
     const auto held = hold(s);
     const auto error = fails(at(s, "expect"), [&] { hasty.infer(request(s)); });
@@ -213,7 +295,7 @@ struct Conformance {
     ensure(state.agent_state == agent_state && !state.key_value.empty(), "not what was saved");
     brought.import_state(state);
     goes_on(brought, s, say(session, s, 1));
-    forget(session);
+    session.remove();
   }
 
   // Restores a session: it says again what it said first. Then it is forgotten.
@@ -222,7 +304,7 @@ struct Conformance {
     ensure(fidelity == text(at(s, "expect"), "fidelity"), fidelity);
     const auto again = say(session, s, 1);
     ensure(again == first, "it goes on with " + again + ", not with " + first);
-    forget(session);
+    session.remove();
   }
 
   std::string say(const magnitude::Session& session, const Json& s, int index) {
@@ -233,13 +315,6 @@ struct Conformance {
 
   magnitude::Session new_session() {
     return patient.session("conformance/cpp/" + std::to_string(Clock::now().time_since_epoch().count()));
-  }
-
-  void forget(const magnitude::Session& session) {
-    v1::DeleteRequest asked;
-    v1::DeleteResponse answer;
-    asked.set_session_id(session.id);
-    magnitude::check(patient.snapshots->Delete(patient.context().get(), asked, &answer));
   }
 
   // Fills the server with streams that go on until they are destroyed.
@@ -270,8 +345,13 @@ int main(int count, char** given) try {
   std::vector<std::string> arguments(given + 1, given + count);
   magnitude::Options options;
   for (; arguments.size() > 2; arguments.erase(arguments.begin(), arguments.begin() + 2)) {
+    if (arguments[0] != "--token" && !options.tls) options.tls.emplace();
     if (arguments[0] == "--ca") {
-      options.tls.emplace().pem_root_certs = read(arguments[1]);
+      options.tls->pem_root_certs = read(arguments[1]);
+    } else if (arguments[0] == "--certificate") {
+      options.tls->pem_cert_chain = read(arguments[1]);
+    } else if (arguments[0] == "--key") {
+      options.tls->pem_private_key = read(arguments[1]);
     } else {
       options.token = arguments[1];
     }

@@ -1,5 +1,6 @@
 #include "magnitude/client.h"
 
+#include "retry.h"
 #include "service_config.h"
 
 namespace magnitude {
@@ -16,10 +17,10 @@ std::shared_ptr<grpc::ChannelCredentials> credentials(const Options& options) {
   return grpc::CompositeChannelCredentials(encrypted, grpc::AccessTokenCredentials(options.token));
 }
 
-std::shared_ptr<grpc::Channel> channel(const std::string& address, const Options& options) {
+std::shared_ptr<grpc::Channel> channel(const std::string& address, const Options& options, bool retries) {
   grpc::ChannelArguments arguments;
   arguments.SetServiceConfigJSON(SERVICE_CONFIG);
-  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, options.retries);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, retries);
   arguments.SetMaxReceiveMessageSize(-1);
   return grpc::CreateCustomChannel(address, credentials(options), arguments);
 }
@@ -33,30 +34,46 @@ v1::ChatMessage message(v1::Role role, const std::string& text) {
 
 }  // namespace
 
-Client::Client(const std::string& address, Options options) : timeout_(options.timeout) {
-  auto shared = channel(address, options);
+Client::Client(const std::string& address, Options options)
+    : inference_once_(v1::InferenceService::NewStub(channel(address, options, false))),
+      timeout_(options.timeout),
+      attempts_(options.retries ? ATTEMPTS_MAX : 1) {
+  auto shared = channel(address, options, options.retries);
   inference = v1::InferenceService::NewStub(shared);
   models = v1::ModelService::NewStub(shared);
   health = v1::HealthService::NewStub(shared);
   snapshots = v1::SnapshotService::NewStub(shared);
 }
 
-std::unique_ptr<grpc::ClientContext> Client::context() const {
-  auto made = std::make_unique<grpc::ClientContext>();
-  if (timeout_) made->set_deadline(std::chrono::system_clock::now() + *timeout_);
-  return made;
+Bound Client::bound() const {
+  if (!timeout_) return std::nullopt;
+  return std::chrono::system_clock::now() + *timeout_;
+}
+
+std::unique_ptr<grpc::ClientContext> Client::context() const { return bounded(bound()); }
+
+void Client::change(const std::function<grpc::Status(grpc::ClientContext&)>& call) const {
+  magnitude::change(attempts_, bound(), call);
 }
 
 v1::InferResponse Client::infer(const v1::InferRequest& request) {
   v1::InferResponse answer;
-  check(inference->Infer(context().get(), request, &answer));
+  if (request.session_id().empty()) {
+    check(inference->Infer(context().get(), request, &answer));
+  } else {
+    magnitude::change(attempts_of(request, attempts_), bound(),
+                      [&](auto& context) { return inference_once_->Infer(&context, request, &answer); });
+  }
   return answer;
 }
 
 std::unique_ptr<Stream> Client::stream(const v1::InferRequest& request) {
   v1::StreamInferRequest streamed;
   *streamed.mutable_request() = request;
-  return std::unique_ptr<Stream>(new Stream(*inference, context(), std::move(streamed)));
+  const bool in_session = !request.session_id().empty();
+  auto& stub = in_session ? *inference_once_ : *inference;
+  const int attempts = in_session ? attempts_of(request, attempts_) : 1;
+  return std::unique_ptr<Stream>(new Stream(stub, bound(), attempts, std::move(streamed)));
 }
 
 Conversation Client::conversation(std::vector<v1::ChatMessage> messages, v1::InferRequest options) {
@@ -65,9 +82,16 @@ Conversation Client::conversation(std::vector<v1::ChatMessage> messages, v1::Inf
 
 Session Client::session(const std::string& id) { return Session(*this, id); }
 
-Stream::Stream(v1::InferenceService::Stub& stub, std::unique_ptr<grpc::ClientContext> context,
-               v1::StreamInferRequest request)
-    : context_(std::move(context)), reader_(stub.StreamInfer(context_.get(), request)) {}
+Stream::Stream(v1::InferenceService::Stub& stub, Bound bound, int attempts, v1::StreamInferRequest request)
+    : stub_(stub), bound_(bound), attempts_(attempts), request_(std::move(request)) {
+  begin();
+}
+
+void Stream::begin() {
+  reader_.reset();  // before the context that it reads by
+  context_ = bounded(bound_);
+  reader_ = stub_.StreamInfer(context_.get(), request_);
+}
 
 Stream::~Stream() {
   if (ended_) return;
@@ -78,11 +102,18 @@ Stream::~Stream() {
 
 bool Stream::next(v1::StreamInferResponse& event) {
   if (ended_) return false;
-  if (!reader_->Read(&event)) {
+  while (!reader_->Read(&event)) {
+    const auto status = reader_->Finish();
     ended_ = true;
-    check(reader_->Finish());
-    return false;
+    if (status.ok()) return false;
+    const CallError error(status);
+    const auto wait = delay(error, attempts_--, bound_);
+    std::unique_lock lock(guard_);
+    if (!wait || cancellation_.wait_for(lock, *wait, [this] { return cancelled_; })) throw error;
+    begin();
+    ended_ = false;
   }
+  attempts_ = 1;
   if (event.has_started()) started = event.started();
   if (event.has_finished()) finished = event.finished();
   return true;
@@ -104,7 +135,12 @@ Range<std::string> Stream::texts() {
   });
 }
 
-void Stream::cancel() { context_->TryCancel(); }
+void Stream::cancel() {
+  const std::lock_guard lock(guard_);
+  cancelled_ = true;
+  context_->TryCancel();
+  cancellation_.notify_all();
+}
 
 Conversation::Conversation(Client& client, std::vector<v1::ChatMessage> messages, v1::InferRequest options)
     : messages(std::move(messages)), client_(client), options_(std::move(options)) {}

@@ -86,13 +86,13 @@ v1::Snapshot Session::save(const std::optional<std::string>& agent_state) {
   if (agent_state && agent_state->size() > AGENT_STATE_BYTES_MAX) {
     v1::ImportStateHeader header;
     header.set_live_session_id(id);
-    return send(std::move(header), *agent_state, "");
+    return send(header, *agent_state, "");
   }
   v1::SaveRequest request;
   v1::SaveResponse answer;
   request.set_session_id(id);
   if (agent_state) request.set_agent_state(*agent_state);
-  check(client_.snapshots->Save(client_.context().get(), request, &answer));
+  client_.change([&](auto& context) { return client_.snapshots->Save(&context, request, &answer); });
   return answer.snapshot();
 }
 
@@ -101,6 +101,14 @@ v1::RestoreResponse Session::restore() {
   v1::RestoreResponse answer;
   request.mutable_snapshot()->set_session_id(id);
   check(client_.snapshots->Restore(client_.context().get(), request, &answer));
+  return answer;
+}
+
+v1::DeleteResponse Session::remove() {
+  v1::DeleteRequest request;
+  v1::DeleteResponse answer;
+  request.set_session_id(id);
+  client_.change([&](auto& context) { return client_.snapshots->Delete(&context, request, &answer); });
   return answer;
 }
 
@@ -132,27 +140,29 @@ v1::Snapshot Session::import_state(const State& state) {
   v1::ImportStateHeader header;
   header.set_session_id(id);
   *header.mutable_state() = state.header;
-  return send(std::move(header), state.agent_state, state.key_value);
+  return send(header, state.agent_state, state.key_value);
 }
 
-v1::Snapshot Session::send(v1::ImportStateHeader header, const std::string& agent_state,
+v1::Snapshot Session::send(const v1::ImportStateHeader& header, const std::string& agent_state,
                            const std::string& key_value) {
   v1::ImportStateRequest first, last;
-  *first.mutable_header() = std::move(header);
+  *first.mutable_header() = header;
   auto& end = *last.mutable_end();
   end.set_agent_state_bytes(agent_state.size());
   end.set_agent_state_sha256(sha256(agent_state));
   end.set_key_value_bytes(key_value.size());
   end.set_key_value_sha256(sha256(key_value));
   v1::ImportStateResponse answer;
-  const auto context = client_.context();
-  const auto writer = client_.snapshots->ImportState(context.get(), &answer);
-  // Where the server takes no more, its status says why.
-  if (writer->Write(first) && write(*writer, agent_state, [](auto& request) { return request.mutable_agent_state(); }) &&
-      write(*writer, key_value, [](auto& request) { return request.mutable_key_value(); }) && writer->Write(last)) {
-    writer->WritesDone();
-  }
-  check(writer->Finish());
+  client_.change([&](auto& context) {
+    const auto writer = client_.snapshots->ImportState(&context, &answer);
+    // Where the server takes no more, its status says why.
+    if (writer->Write(first) &&
+        write(*writer, agent_state, [](auto& request) { return request.mutable_agent_state(); }) &&
+        write(*writer, key_value, [](auto& request) { return request.mutable_key_value(); }) && writer->Write(last)) {
+      writer->WritesDone();
+    }
+    return writer->Finish();
+  });
   return answer.snapshot();
 }
 

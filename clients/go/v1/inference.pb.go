@@ -814,7 +814,8 @@ func (x *Truncation) GetKeepTokens() uint32 {
 	return 0
 }
 
-// Saves the session when the answer is complete. Where that fails the call fails, and the session has the answer.
+// Saves the session when the answer is complete. Where that fails the call fails, and the session has the answer: with
+// RetryInfo too, so that such a call is not made again by itself.
 type SnapshotAfterwards struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Bytes of the application's own, saved with the session. At most 4 MiB. Absent: those of the last version.

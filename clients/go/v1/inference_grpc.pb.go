@@ -34,7 +34,8 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // Generation, and what belongs to it. Errors are gRPC statuses with google.rpc details: ErrorInfo (reason, domain
-// "magnitude.dev", details), BadRequest with the path of the field at fault, RetryInfo where waiting helps.
+// "magnitude.dev", details), BadRequest with the path of the field at fault, RetryInfo where waiting helps: such a call
+// was refused before anything was done that a repeat would do twice, and may be made again after the delay.
 type InferenceServiceClient interface {
 	// Answers a prompt with everything at once. An interrupted call (Abort, a server that stops) returns what there is
 	// with FINISH_REASON_CANCELLED; a caller that goes away, or whose deadline passes, gets nothing.
@@ -133,7 +134,8 @@ func (c *inferenceServiceClient) GetLoad(ctx context.Context, in *GetLoadRequest
 // for forward compatibility.
 //
 // Generation, and what belongs to it. Errors are gRPC statuses with google.rpc details: ErrorInfo (reason, domain
-// "magnitude.dev", details), BadRequest with the path of the field at fault, RetryInfo where waiting helps.
+// "magnitude.dev", details), BadRequest with the path of the field at fault, RetryInfo where waiting helps: such a call
+// was refused before anything was done that a repeat would do twice, and may be made again after the delay.
 type InferenceServiceServer interface {
 	// Answers a prompt with everything at once. An interrupted call (Abort, a server that stops) returns what there is
 	// with FINISH_REASON_CANCELLED; a caller that goes away, or whose deadline passes, gets nothing.

@@ -42,7 +42,8 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Saves sessions and brings them back.
+// Saves sessions and brings them back. Restore, Get, List, Compact and ExportState may be repeated whenever their answer
+// was lost; Save, Delete and ImportState only after an error with RetryInfo, for they may have been done.
 type SnapshotServiceClient interface {
 	// Saves a live session as a new version. When it returns, the version survives a loss of power.
 	Save(ctx context.Context, in *SaveRequest, opts ...grpc.CallOption) (*SaveResponse, error)
@@ -167,7 +168,8 @@ type SnapshotService_ImportStateClient = grpc.ClientStreamingClient[ImportStateR
 // All implementations must embed UnimplementedSnapshotServiceServer
 // for forward compatibility.
 //
-// Saves sessions and brings them back.
+// Saves sessions and brings them back. Restore, Get, List, Compact and ExportState may be repeated whenever their answer
+// was lost; Save, Delete and ImportState only after an error with RetryInfo, for they may have been done.
 type SnapshotServiceServer interface {
 	// Saves a live session as a new version. When it returns, the version survives a loss of power.
 	Save(context.Context, *SaveRequest) (*SaveResponse, error)

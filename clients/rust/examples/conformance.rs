@@ -1,9 +1,15 @@
-//! Runs the scenarios of tests/conformance: conformance [--ca FILE] [--token TOKEN] ADDRESS SCENARIOS
+//! Runs the scenarios of tests/conformance:
+//! conformance [--ca FILE] [--certificate FILE --key FILE] [--token TOKEN] ADDRESS SCENARIOS
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use magnitude::v1::{ChatMessage, ChoiceEnd, DeleteRequest, FinishReason, GetLoadRequest, InferRequest, Usage};
-use magnitude::{Certificate, Client, ClientTlsConfig, Code, Error, Session};
+use magnitude::v1::tokenize_request::Input;
+use magnitude::v1::{
+    ChatMessage, ChoiceEnd, FinishReason, GetLoadRequest, HealthRequest, InferRequest, ListModelsRequest, ListRequest,
+    TokenizeRequest, Usage,
+};
+use magnitude::{Certificate, Client, ClientTlsConfig, Code, Error, Identity, Session};
 use prost_reflect::prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage};
 use serde_json::Value;
@@ -37,10 +43,15 @@ async fn main() -> Outcome {
         arguments.drain(at..at + 2).nth(1)
     };
     let (authorities, token) = (option("--ca"), option("--token"));
+    let pair = option("--certificate").zip(option("--key"));
     let connect = |retries| {
         let mut builder = Client::builder(&arguments[0]).retries(retries);
         if let Some(file) = &authorities {
-            builder = builder.tls(ClientTlsConfig::new().ca_certificate(Certificate::from_pem(std::fs::read(file)?)));
+            let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(std::fs::read(file)?));
+            if let Some((certificate, key)) = &pair {
+                tls = tls.identity(Identity::from_pem(std::fs::read(certificate)?, std::fs::read(key)?));
+            }
+            builder = builder.tls(tls);
         }
         if let Some(token) = &token {
             builder = builder.token(token);
@@ -75,6 +86,10 @@ impl Conformance {
             "cancel" => self.cancel(s).await,
             "deadline" => self.deadline(s).await,
             "refused" => self.refused(s).await,
+            "rejected" => return self.rejected(s).await,
+            "balanced" => self.balanced(s).await,
+            "repeated" => self.repeated(s).await,
+            "lost" => self.lost(s).await,
             "exhausted" => self.exhausted(s).await,
             "retried" => self.retried(s).await,
             "session" => self.session(s).await,
@@ -143,6 +158,79 @@ impl Conformance {
         Ok(())
     }
 
+    async fn rejected(&self, s: &Value) -> Outcome {
+        fails(&s["expect"], self.hasty.infer(self.request(&s["request"])?).await, "")?;
+        fails(&s["expect"], drained(&self.hasty, self.request(&s["request"])?).await, "")?;
+        Ok(())
+    }
+
+    async fn balanced(&self, s: &Value) -> Outcome {
+        let wanted: HashSet<_> = s["expect"]["models"].as_array().into_iter().flatten().map(text).collect();
+        let mut answered = HashSet::new();
+        let end = Instant::now() + Duration::from_secs(10);
+        while answered.len() < wanted.len() {
+            let model = self.patient.infer(self.request(&s["request"])?).await?.model;
+            ensure!(wanted.contains(model.as_str()), "{model} answered");
+            answered.insert(model);
+            ensure!(Instant::now() < end, "all answers are from {answered:?}");
+        }
+        Ok(())
+    }
+
+    async fn repeated(&self, s: &Value) -> Outcome {
+        self.reads(s).await?;
+        let (session, brought) = (self.new_session(), self.new_session());
+        let (request, expected) = (self.request(&s["request"])?.in_session(&session), text(&s["expect"]["text"]));
+        let answer = self.patient.infer(request.clone()).await?;
+        ensure!(answer.choices[0].text == expected, "the text is {:?}", answer.choices[0].text);
+        let streamed = joined(&self.patient, request).await?;
+        ensure!(streamed == expected, "the streamed text is {streamed:?}");
+        ensure!(session.save(Some(b"state".to_vec())).await?.version == 1, "saved as another version");
+        ensure!(self.versions(&session).await? == 1, "not one version");
+        session.restore().await?;
+        brought.import(session.export().await?).await?;
+        session.delete().await?;
+        brought.delete().await?;
+        Ok(())
+    }
+
+    async fn lost(&self, s: &Value) -> Outcome {
+        self.reads(s).await?;
+        let (session, brought) = (self.new_session(), self.new_session());
+        let request = self.request(&s["request"])?.in_session(&session);
+        fails(&s["expect"], self.patient.infer(request.clone()).await, "")?;
+        fails(&s["expect"], joined(&self.patient, request).await, "")?;
+        fails(&s["expect"], session.save(None).await, "")?;
+        ensure!(self.versions(&session).await? == 1, "not one version");
+        session.restore().await?;
+        fails(&s["expect"], brought.import(session.export().await?).await, "")?;
+        ensure!(self.versions(&brought).await? == 1, "not one version brought over");
+        fails(&s["expect"], session.delete().await, "")?;
+        ensure!(self.versions(&session).await? == 0, "a version is left");
+        Ok(())
+    }
+
+    /// Makes each call that changes nothing.
+    async fn reads(&self, s: &Value) -> Outcome {
+        let client = &self.patient;
+        client.read(HealthRequest::default(), async |r| client.health().health(r).await).await?;
+        client.read(ListModelsRequest::default(), async |r| client.models().list_models(r).await).await?;
+        let hello = TokenizeRequest { input: Some(Input::Text("hello".into())), ..Default::default() };
+        client.read(hello, async |r| client.inference().tokenize(r).await).await?;
+        let (request, expected) = (self.request(&s["request"])?, text(&s["expect"]["text"]));
+        let answer = client.infer(request.clone()).await?;
+        ensure!(answer.choices[0].text == expected, "the text is {:?}", answer.choices[0].text);
+        let streamed = joined(client, request).await?;
+        ensure!(streamed == expected, "the streamed text is {streamed:?}");
+        Ok(())
+    }
+
+    async fn versions(&self, session: &Session) -> Outcome<usize> {
+        let request = ListRequest { session_id: session.id.clone(), all_versions: true, ..Default::default() };
+        let found = self.patient.read(request, async |r| self.patient.snapshots().list(r).await).await?;
+        Ok(found.snapshots.len())
+    }
+
     async fn exhausted(&self, s: &Value) -> Outcome {
         let _held = self.hold(s).await?;
         let error = fails(&s["expect"], self.hasty.infer(self.request(&s["request"])?).await, "")?;
@@ -183,7 +271,8 @@ impl Conformance {
         brought.import(state).await?;
         let first = self.say(&session, s, 1).await?;
         self.goes_on(&brought, s, &first).await?;
-        self.forget(&session).await
+        session.delete().await?;
+        Ok(())
     }
 
     /// Restores a session: it says again what it said first. Then it is forgotten.
@@ -192,7 +281,8 @@ impl Conformance {
         ensure!(fidelity == s["expect"]["fidelity"], "{fidelity}");
         let again = self.say(session, s, 1).await?;
         ensure!(again == first, "it goes on with {again:?}, not with {first:?}");
-        self.forget(session).await
+        session.delete().await?;
+        Ok(())
     }
 
     async fn say(&self, session: &Session, s: &Value, index: usize) -> Outcome<String> {
@@ -204,12 +294,6 @@ impl Conformance {
     fn new_session(&self) -> Session {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         self.patient.session(format!("conformance/rust/{}", now.as_nanos()))
-    }
-
-    async fn forget(&self, session: &Session) -> Outcome {
-        let request = DeleteRequest { session_id: session.id.clone(), ..Default::default() };
-        self.patient.snapshots().delete(request).await.map_err(Error::from)?;
-        Ok(())
     }
 
     /// Fills the server with streams that go on until they are dropped.
@@ -249,6 +333,15 @@ async fn drained(client: &Client, request: InferRequest) -> Result<(), Error> {
     let mut stream = client.stream(request).await?;
     while stream.try_next().await?.is_some() {}
     Ok(())
+}
+
+async fn joined(client: &Client, request: InferRequest) -> Result<String, Error> {
+    let mut stream = client.stream(request).await?;
+    let mut whole = String::new();
+    while let Some(text) = stream.next_text().await? {
+        whole.push_str(&text);
+    }
+    Ok(whole)
 }
 
 fn check_answer(expect: &Value, text: &str, end: Option<&ChoiceEnd>, usage: Option<&Usage>) -> Outcome {

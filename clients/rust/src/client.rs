@@ -5,14 +5,15 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
-use tonic::{Request, Status};
+use tonic::{Request, Response, Status};
 
+use crate::retry::{self, Repeats};
 use crate::v1::health_service_client::HealthServiceClient;
 use crate::v1::inference_service_client::InferenceServiceClient;
 use crate::v1::model_service_client::ModelServiceClient;
 use crate::v1::snapshot_service_client::SnapshotServiceClient;
 use crate::v1::{ChatMessage, InferRequest, InferResponse, StreamInferRequest};
-use crate::{Code, Conversation, Error, Session, Stream, retry};
+use crate::{Code, Conversation, Error, Session, Stream};
 
 type Connection = InterceptedService<Channel, Bearer>;
 
@@ -34,23 +35,53 @@ pub struct Builder {
 }
 
 impl Client {
-    /// A connection to "host:port", or to several: "one:50051,two:50051".
+    /// A connection to "host:port", or to several: "one:50051,two:50051", or "ipv4:10.0.0.1:50051,10.0.0.2:50051" as the
+    /// other clients have it.
     pub fn builder(addresses: impl Into<String>) -> Builder {
         Builder { addresses: addresses.into(), tls: None, token: None, timeout: None, retries: true }
     }
 
     /// The whole answer. Dropping the future ends the request at the server.
     pub async fn infer(&self, request: InferRequest) -> Result<InferResponse, Error> {
-        retry::call(request, self.deadline(), self.retries, async |r| self.inference().infer(r).await).await
+        let repeats = Repeats::of(&request);
+        self.call(request, repeats, async |r| self.inference().infer(r).await).await
     }
 
     /// The answer as it comes. Dropping the stream ends the request at the server.
     pub async fn stream(&self, request: InferRequest) -> Result<Stream, Error> {
-        let deadline = self.deadline();
+        let (repeats, deadline) = (Repeats::of(&request), self.deadline());
         let request = StreamInferRequest { request: Some(request), ..Default::default() };
-        let events =
-            retry::call(request, deadline, self.retries, async |r| self.inference().stream_infer(r).await).await?;
+        let events = self.call(request, repeats, async |r| self.inference().stream_infer(r).await).await?;
         Ok(Stream::new(events, deadline))
+    }
+
+    /// Makes a call of any stub that changes nothing, or the same thing twice: bounded by the timeout, and made again
+    /// where its failure may pass. `client.read(GetModelRequest::default(), async |r| client.models().get_model(r).await)`
+    pub async fn read<T, M: Clone>(
+        &self,
+        message: M,
+        attempt: impl AsyncFnMut(Request<M>) -> Result<Response<T>, Status>,
+    ) -> Result<T, Error> {
+        self.call(message, Repeats::Harmless, attempt).await
+    }
+
+    /// The same for a call that changes something: made again only where the server refused it for now.
+    pub async fn change<T, M: Clone>(
+        &self,
+        message: M,
+        attempt: impl AsyncFnMut(Request<M>) -> Result<Response<T>, Status>,
+    ) -> Result<T, Error> {
+        self.call(message, Repeats::Refused, attempt).await
+    }
+
+    async fn call<T, M: Clone>(
+        &self,
+        message: M,
+        repeats: Repeats,
+        attempt: impl AsyncFnMut(Request<M>) -> Result<Response<T>, Status>,
+    ) -> Result<T, Error> {
+        let repeats = if self.retries { repeats } else { Repeats::Never };
+        retry::call(message, self.deadline(), repeats, attempt).await
     }
 
     /// A chat that begins with some messages, often one of the system's. `options` is a request without a prompt: what
@@ -69,7 +100,8 @@ impl Client {
         Self { timeout: Some(timeout), ..self.clone() }
     }
 
-    /// The stub of InferenceService. Stubs neither retry nor know the timeout; their errors become [`Error`] by `?`.
+    /// The stub of InferenceService. By themselves stubs neither retry nor know the timeout (see [`Client::read`]); their
+    /// errors become [`Error`] by `?`.
     pub fn inference(&self) -> InferenceServiceClient<Connection> {
         InferenceServiceClient::new(self.connection.clone()).max_decoding_message_size(usize::MAX)
     }
@@ -124,8 +156,12 @@ impl Builder {
         if self.token.is_some() && self.tls.is_none() {
             return Err(invalid("A token needs TLS: it would be sent in the clear."));
         }
-        let endpoints: Vec<_> =
-            self.addresses.split(',').map(|address| self.endpoint(address)).collect::<Result<_, _>>()?;
+        let endpoints: Vec<_> = self
+            .addresses
+            .trim_start_matches("ipv4:")
+            .split(',')
+            .map(|address| self.endpoint(address))
+            .collect::<Result<_, _>>()?;
         let channel = match endpoints.as_slice() {
             [one] => one.connect_lazy(),
             _ => Channel::balance_list(endpoints.into_iter()),

@@ -1,11 +1,13 @@
-//! Retries as gRPC's service config would have them, which tonic does not read.
+//! Which calls are made again, and when: as the service config of the other clients says, which tonic does not read.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::{Instant, sleep, timeout_at};
 use tonic::{Code, Request, Status};
+use tonic_types::StatusExt;
 
 use crate::Error;
+use crate::v1::InferRequest;
 
 const ATTEMPTS_MAX: u32 = 4;
 const BACKOFF_INITIAL: Duration = Duration::from_millis(200);
@@ -14,11 +16,33 @@ const BACKOFF_MAX: Duration = Duration::from_secs(5);
 /// What the server asks for: milliseconds to wait; what is no such number forbids another attempt.
 const PUSHBACK_KEY: &str = "grpc-retry-pushback-ms";
 
+/// When a call that failed is made again.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Repeats {
+    /// Whenever the failure may pass: the call changes nothing, or the same thing twice.
+    Harmless,
+    /// Only where the server refused it for now, which an error with a delay says: then nothing was done.
+    Refused,
+    Never,
+}
+
+impl Repeats {
+    /// Those of a request. What fails in saving a session afterwards fails when it has the answer already: whether there
+    /// was one cannot be told.
+    pub(crate) fn of(request: &InferRequest) -> Self {
+        match (request.session_id.is_empty(), &request.snapshot_afterwards) {
+            (true, _) => Self::Harmless,
+            (false, None) => Self::Refused,
+            (false, Some(_)) => Self::Never,
+        }
+    }
+}
+
 /// Attempts a call until it succeeds, fails for good, or the deadline passes. `attempt` gets a fresh request each time.
 pub(crate) async fn call<T, M: Clone>(
     message: M,
     deadline: Option<Instant>,
-    retries: bool,
+    repeats: Repeats,
     mut attempt: impl AsyncFnMut(Request<M>) -> Result<tonic::Response<T>, Status>,
 ) -> Result<T, Error> {
     let attempts = async {
@@ -30,10 +54,12 @@ pub(crate) async fn call<T, M: Clone>(
             }
             match attempt(request).await {
                 Ok(response) => return Ok(response.into_inner()),
-                Err(status) => match delay(&status, backoff).filter(|_| retries && left > 0) {
-                    Some(delay) => sleep(delay).await,
-                    None => return Err(failure(status, deadline)),
-                },
+                Err(status) => {
+                    match delay(&status, backoff, repeats).filter(|delay| left > 0 && fits(*delay, deadline)) {
+                        Some(delay) => sleep(delay).await,
+                        None => return Err(failure(status, deadline)),
+                    }
+                }
             }
             backoff = BACKOFF_MAX.min(backoff * 2);
         }
@@ -43,6 +69,11 @@ pub(crate) async fn call<T, M: Clone>(
         Some(deadline) => timeout_at(deadline, attempts).await.unwrap_or_else(|_| Err(late())),
         None => attempts.await,
     }
+}
+
+/// Whether a wait ends before the deadline; if not, the refusal says more than that the time is over.
+fn fits(delay: Duration, deadline: Option<Instant>) -> bool {
+    deadline.is_none_or(|deadline| Instant::now() + delay < deadline)
 }
 
 /// The error of a status. What tonic cancels by itself when the time is over (its timer may be the first) is late.
@@ -57,7 +88,12 @@ pub(crate) fn late() -> Error {
 }
 
 /// How long to wait before the next attempt; absent where there should be none.
-fn delay(status: &Status, backoff: Duration) -> Option<Duration> {
+fn delay(status: &Status, backoff: Duration, repeats: Repeats) -> Option<Duration> {
+    match repeats {
+        Repeats::Harmless => {}
+        Repeats::Refused => return status.get_error_details().retry_info().and_then(|info| info.retry_delay),
+        Repeats::Never => return None,
+    }
     if !matches!(status.code(), Code::Unavailable | Code::ResourceExhausted) {
         return None;
     }
@@ -86,7 +122,7 @@ mod tests {
 
     #[test]
     fn the_pushback_says_how_long_to_wait_or_that_it_is_of_no_use() {
-        let wait = |status: &Status| delay(status, BACKOFF_INITIAL);
+        let wait = |status: &Status| delay(status, BACKOFF_INITIAL, Repeats::Harmless);
         assert_eq!(wait(&pushed_back(Code::Unavailable, "1500")), Some(Duration::from_millis(1500)));
         assert_eq!(wait(&pushed_back(Code::ResourceExhausted, "-1")), None);
         assert_eq!(wait(&pushed_back(Code::InvalidArgument, "1500")), None);
@@ -94,8 +130,17 @@ mod tests {
 
     #[test]
     fn without_a_pushback_the_backoff_is_waited_for_give_or_take_a_fifth() {
-        let waited = delay(&Status::unavailable(""), BACKOFF_INITIAL).unwrap();
+        let waited = delay(&Status::unavailable(""), BACKOFF_INITIAL, Repeats::Harmless).unwrap();
         assert!(waited >= BACKOFF_INITIAL.mul_f64(0.79) && waited <= BACKOFF_INITIAL.mul_f64(1.21));
-        assert_eq!(delay(&Status::internal(""), BACKOFF_INITIAL), None);
+        assert_eq!(delay(&Status::internal(""), BACKOFF_INITIAL, Repeats::Harmless), None);
+    }
+
+    #[test]
+    fn what_changes_something_waits_only_where_the_server_refused_it_for_now() {
+        let details = tonic_types::ErrorDetails::with_retry_info(Some(Duration::from_secs(2)));
+        let refused = Status::with_error_details(Code::Unavailable, "", details);
+        assert_eq!(delay(&refused, BACKOFF_INITIAL, Repeats::Refused), Some(Duration::from_secs(2)));
+        assert_eq!(delay(&Status::unavailable(""), BACKOFF_INITIAL, Repeats::Refused), None);
+        assert_eq!(delay(&refused, BACKOFF_INITIAL, Repeats::Never), None);
     }
 }

@@ -1,13 +1,16 @@
+use std::sync::Arc;
+
 use sha2::{Digest, Sha256};
 use tokio_stream::StreamExt;
+use tonic::Request;
 
 use crate::v1::export_state_request::Source;
 use crate::v1::export_state_response::Part as Exported;
 use crate::v1::import_state_header::Target;
 use crate::v1::import_state_request::Part;
 use crate::v1::{
-    ExportStateRequest, ImportStateHeader, ImportStateRequest, InferRequest, RestoreRequest, RestoreResponse,
-    SaveRequest, Snapshot, SnapshotReference, StateChunk, StateEnd, StateHeader,
+    DeleteRequest, DeleteResponse, ExportStateRequest, ImportStateHeader, ImportStateRequest, InferRequest,
+    RestoreRequest, RestoreResponse, SaveRequest, Snapshot, SnapshotReference, StateChunk, StateEnd, StateHeader,
 };
 use crate::{Client, Code, Error};
 
@@ -50,7 +53,7 @@ impl Session {
     pub async fn save(&self, agent_state: Option<Vec<u8>>) -> Result<Snapshot, Error> {
         if agent_state.as_ref().is_none_or(|bytes| bytes.len() <= AGENT_STATE_BYTES_MAX) {
             let request = SaveRequest { session_id: self.id.clone(), agent_state, ..Default::default() };
-            let answer = self.client.snapshots().save(request).await?.into_inner();
+            let answer = self.client.change(request, async |r| self.client.snapshots().save(r).await).await?;
             return Ok(answer.snapshot.unwrap_or_default());
         }
         let state = State { agent_state: agent_state.unwrap_or_default(), ..State::default() };
@@ -60,13 +63,19 @@ impl Session {
     /// Brings the latest version back.
     pub async fn restore(&self) -> Result<RestoreResponse, Error> {
         let request = RestoreRequest { snapshot: Some(self.reference()), ..Default::default() };
-        Ok(self.client.snapshots().restore(request).await?.into_inner())
+        self.client.read(request, async |r| self.client.snapshots().restore(r).await).await
+    }
+
+    /// Deletes all versions, and ends the session.
+    pub async fn delete(&self) -> Result<DeleteResponse, Error> {
+        let request = DeleteRequest { session_id: self.id.clone(), ..Default::default() };
+        self.client.change(request, async |r| self.client.snapshots().delete(r).await).await
     }
 
     /// Fetches the latest version. Every byte is checked; what is damaged is an error of [`Code::DataLoss`].
     pub async fn export(&self) -> Result<State, Error> {
         let request = ExportStateRequest { source: Some(Source::Snapshot(self.reference())), ..Default::default() };
-        let mut parts = self.client.snapshots().export_state(request).await?.into_inner();
+        let mut parts = self.client.read(request, async |r| self.client.snapshots().export_state(r).await).await?;
         let mut state = State::default();
         while let Some(part) = parts.try_next().await? {
             match part.part {
@@ -88,13 +97,18 @@ impl Session {
     async fn send(&self, target: Target, mut state: State) -> Result<Snapshot, Error> {
         let end = end(&state);
         let header = ImportStateHeader { target: Some(target), state: state.header.take(), ..Default::default() };
-        let parts = std::iter::once(Part::Header(header))
-            .chain(chunks(state.agent_state).map(Part::AgentState))
-            .chain(chunks(state.key_value).map(Part::KeyValue))
-            .chain(std::iter::once(Part::End(end)))
-            .map(|part| ImportStateRequest { part: Some(part) });
-        let answer = self.client.snapshots().import_state(tokio_stream::iter(parts)).await?.into_inner();
-        Ok(answer.snapshot.unwrap_or_default())
+        let state = Arc::new(state); // every attempt reads it
+        let parts = || {
+            std::iter::once(Part::Header(header.clone()))
+                .chain(chunks(state.clone(), |state| &state.agent_state).map(Part::AgentState))
+                .chain(chunks(state.clone(), |state| &state.key_value).map(Part::KeyValue))
+                .chain(std::iter::once(Part::End(end.clone())))
+                .map(|part| ImportStateRequest { part: Some(part) })
+        };
+        let attempt = async |request: Request<()>| {
+            self.client.snapshots().import_state(request.map(|()| tokio_stream::iter(parts()))).await
+        };
+        Ok(self.client.change((), attempt).await?.snapshot.unwrap_or_default())
     }
 
     fn reference(&self) -> SnapshotReference {
@@ -102,8 +116,9 @@ impl Session {
     }
 }
 
-fn chunks(bytes: Vec<u8>) -> impl Iterator<Item = StateChunk> + Send {
-    (0..bytes.len()).step_by(CHUNK_BYTES).map(move |begin| {
+fn chunks(state: Arc<State>, bytes: fn(&State) -> &Vec<u8>) -> impl Iterator<Item = StateChunk> + Send {
+    (0..bytes(&state).len()).step_by(CHUNK_BYTES).map(move |begin| {
+        let bytes = bytes(&state);
         let content = bytes[begin..bytes.len().min(begin + CHUNK_BYTES)].to_vec();
         StateChunk { offset_bytes: begin as u64, crc32c: crc32c::crc32c(&content), content }
     })

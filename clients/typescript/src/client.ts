@@ -6,6 +6,7 @@ import { create, isMessage, type MessageInitShape } from "@bufbuild/protobuf";
 import { Client as Channel, credentials, Metadata, type ChannelCredentials, type ChannelOptions } from "@grpc/grpc-js";
 
 import { Conversation } from "./conversation.js";
+import { ATTEMPTS_MAX, attemptsOf, change, changeStreamed } from "./retry.js";
 import { SERVICE_CONFIG } from "./service_config.js";
 import { Session } from "./session.js";
 import { Stream } from "./stream.js";
@@ -52,29 +53,48 @@ export class Client {
   readonly models: Stub<typeof v1.ModelService>;
   readonly health: Stub<typeof v1.HealthService>;
   readonly snapshots: Stub<typeof v1.SnapshotService>;
-  private readonly channel: Channel;
+  private readonly inferenceOnce: Stub<typeof v1.InferenceService>;
+  private readonly channels: Channel[];
+  private readonly attempts: number;
+  private readonly timeoutMs?: number;
 
+  /** `address` is "host:port", "ipv4:10.0.0.1:50051,10.0.0.2:50051", "dns:///name:port", or any other name that gRPC
+   * resolves. */
   constructor(address = "127.0.0.1:50051", options: ClientOptions = {}) {
-    this.channel = new Channel(address, channelCredentials(options), {
-      "grpc.service_config": JSON.stringify(SERVICE_CONFIG),
-      "grpc.enable_retries": Number(options.retries ?? true),
-      "grpc.max_receive_message_length": -1,
-      ...options.channelOptions,
-    });
-    this.inference = stub(v1.InferenceService, this.channel, options.timeoutMs);
-    this.models = stub(v1.ModelService, this.channel, options.timeoutMs);
-    this.health = stub(v1.HealthService, this.channel, options.timeoutMs);
-    this.snapshots = stub(v1.SnapshotService, this.channel, options.timeoutMs);
+    const { retries = true, timeoutMs } = options;
+    const channelCredentials = credentialsOf(options);
+    const connect = (enableRetries: boolean) =>
+      new Channel(address, channelCredentials, {
+        "grpc.service_config": JSON.stringify(SERVICE_CONFIG),
+        "grpc.enable_retries": Number(enableRetries),
+        "grpc.max_receive_message_length": -1,
+        ...options.channelOptions,
+      });
+    const [channel, once] = [connect(retries), connect(false)];
+    this.channels = [channel, once];
+    this.attempts = retries ? ATTEMPTS_MAX : 1;
+    this.timeoutMs = timeoutMs;
+    this.inference = stub(v1.InferenceService, channel, timeoutMs);
+    this.models = stub(v1.ModelService, channel, timeoutMs);
+    this.health = stub(v1.HealthService, channel, timeoutMs);
+    this.snapshots = stub(v1.SnapshotService, channel, timeoutMs);
+    this.inferenceOnce = stub(v1.InferenceService, once);
   }
 
   /** The whole answer. */
   infer(prompt: Prompt, options?: InferOptions, call?: CallOptions): Promise<v1.InferResponse> {
-    return this.inference.infer(inferRequest(prompt, options), call);
+    const request = inferRequest(prompt, options);
+    if (!request.sessionId) return this.inference.infer(request, call);
+    const attempts = attemptsOf(request, this.attempts);
+    return change(attempts, this.bounds(call), (bounded) => this.inferenceOnce.infer(request, bounded));
   }
 
   /** The answer as it comes. */
   stream(prompt: Prompt, options?: InferOptions, call?: CallOptions): Stream {
-    return new Stream(this.inference.streamInfer({ request: inferRequest(prompt, options) }, call));
+    const request = inferRequest(prompt, options);
+    if (!request.sessionId) return new Stream(this.inference.streamInfer({ request }, call));
+    const begin = (bounded: CallOptions) => this.inferenceOnce.streamInfer({ request }, bounded);
+    return new Stream(changeStreamed(attemptsOf(request, this.attempts), this.bounds(call), begin));
   }
 
   /** A chat that begins with some messages, often one of the system's; `options` are those of every answer. */
@@ -87,9 +107,18 @@ export class Client {
     return new Session(this, id);
   }
 
+  /** Makes a call that changes something, of any stub: again only where the server refused it for now. */
+  change<Answer>(call: CallOptions | undefined, attempt: (call: CallOptions) => Promise<Answer>): Promise<Answer> {
+    return change(this.attempts, this.bounds(call), attempt);
+  }
+
   /** Ends the connection; open calls are cancelled. */
   close(): void {
-    this.channel.close();
+    for (const channel of this.channels) channel.close();
+  }
+
+  private bounds(call?: CallOptions): CallOptions {
+    return { timeoutMs: this.timeoutMs, ...call };
   }
 }
 
@@ -114,7 +143,7 @@ function chatMessage(message: Message | v1.ChatMessage): v1.ChatMessage {
   });
 }
 
-function channelCredentials({ tls, token }: ClientOptions): ChannelCredentials {
+function credentialsOf({ tls, token }: ClientOptions): ChannelCredentials {
   if (!tls) {
     if (token !== undefined) throw new TypeError("A token needs TLS: it would be sent in the clear.");
     return credentials.createInsecure();

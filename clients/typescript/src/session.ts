@@ -7,7 +7,8 @@ import type { Client, InferOptions } from "./client.js";
 import { CallError } from "./errors.js";
 import type { CallOptions } from "./stub.js";
 import { StateEndSchema } from "./v1.js";
-import type { ImportStateRequestSchema, RestoreResponse, Snapshot, StateChunk, StateEnd, StateHeader } from "./v1.js";
+import type { DeleteResponse, ImportStateRequestSchema, RestoreResponse, Snapshot } from "./v1.js";
+import type { StateChunk, StateEnd, StateHeader } from "./v1.js";
 
 /** A message of a state holds so much at most. */
 const CHUNK_BYTES = 1 << 20;
@@ -41,7 +42,8 @@ export class Session {
   /** Makes a new version of the session, with bytes of any length; without any it keeps those of the last version. */
   async save(agentState?: Uint8Array, call?: CallOptions): Promise<Snapshot> {
     if (!agentState || agentState.length <= AGENT_STATE_BYTES_MAX) {
-      return (await this.client.snapshots.save({ sessionId: this.id, agentState }, call)).snapshot!;
+      const request = { sessionId: this.id, agentState };
+      return (await this.client.change(call, (bounded) => this.client.snapshots.save(request, bounded))).snapshot!;
     }
     const state = { agentState, keyValue: new Uint8Array() };
     return this.send({ target: { case: "liveSessionId", value: this.id } }, state, call);
@@ -50,6 +52,11 @@ export class Session {
   /** Brings the latest version back. */
   restore(call?: CallOptions): Promise<RestoreResponse> {
     return this.client.snapshots.restore({ snapshot: { sessionId: this.id } }, call);
+  }
+
+  /** Deletes all versions, and ends the session. */
+  delete(call?: CallOptions): Promise<DeleteResponse> {
+    return this.client.change(call, (bounded) => this.client.snapshots.delete({ sessionId: this.id }, bounded));
   }
 
   /** Fetches the latest version. Every byte is checked; what is damaged is a CallError of DATA_LOSS. */
@@ -75,7 +82,8 @@ export class Session {
   }
 
   private async send(header: ImportHeader, state: State, call?: CallOptions): Promise<Snapshot> {
-    return (await this.client.snapshots.importState(parts(header, state), call)).snapshot!;
+    const attempt = (bounded: CallOptions) => this.client.snapshots.importState(parts(header, state), bounded);
+    return (await this.client.change(call, attempt)).snapshot!;
   }
 }
 

@@ -4,8 +4,10 @@
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,6 +34,9 @@ struct Options {
   bool retries = true;
 };
 
+// When a call must be over; absent: no bound.
+using Bound = std::optional<std::chrono::system_clock::time_point>;
+
 // A streamed answer: ranges of its events, or of its text. Its end, early or not, ends the request at the server.
 class Stream {
  public:
@@ -51,9 +56,17 @@ class Stream {
 
  private:
   friend class Client;
-  Stream(v1::InferenceService::Stub& stub, std::unique_ptr<grpc::ClientContext> context,
-         v1::StreamInferRequest request);
+  // `attempts` of a request that changes something: until its first event it may be refused for now.
+  Stream(v1::InferenceService::Stub& stub, Bound bound, int attempts, v1::StreamInferRequest request);
+  void begin();
 
+  v1::InferenceService::Stub& stub_;
+  Bound bound_;
+  int attempts_;
+  v1::StreamInferRequest request_;
+  std::mutex guard_;  // over the context, which another attempt replaces, and `cancelled_`
+  std::condition_variable cancellation_;
+  bool cancelled_ = false;
   std::unique_ptr<grpc::ClientContext> context_;
   std::unique_ptr<grpc::ClientReader<v1::StreamInferResponse>> reader_;
   bool ended_ = false;
@@ -64,6 +77,8 @@ class Conversation;
 // A connection to one server, or to all that a name stands for. Threads may share it. What fails throws CallError.
 class Client {
  public:
+  // `address` is "host:port", "ipv4:10.0.0.1:50051,10.0.0.2:50051", "dns:///name:port", or any other name that gRPC
+  // resolves.
   explicit Client(const std::string& address = "127.0.0.1:50051", Options options = {});
 
   // The whole answer.
@@ -79,6 +94,8 @@ class Client {
 
   // What a call of the stubs wants: the timeout, where there is one.
   std::unique_ptr<grpc::ClientContext> context() const;
+  // Makes a call that changes something, of any stub: again only where the server refused it for now.
+  void change(const std::function<grpc::Status(grpc::ClientContext&)>& call) const;
 
   // The generated stubs: every rpc is within reach.
   std::unique_ptr<v1::InferenceService::Stub> inference;
@@ -87,7 +104,11 @@ class Client {
   std::unique_ptr<v1::SnapshotService::Stub> snapshots;
 
  private:
+  Bound bound() const;
+
+  std::unique_ptr<v1::InferenceService::Stub> inference_once_;
   std::optional<std::chrono::milliseconds> timeout_;
+  int attempts_;
 };
 
 // A chat whose messages are kept here and sent with each question; what the server has computed of them already it does

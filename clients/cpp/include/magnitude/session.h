@@ -31,6 +31,8 @@ class Session {
   v1::Snapshot save(const std::optional<std::string>& agent_state = std::nullopt);
   // Brings the latest version back.
   v1::RestoreResponse restore();
+  // Deletes all versions, and ends the session.
+  v1::DeleteResponse remove();
   // Fetches the latest version. Every byte is checked; what is damaged is an error of DATA_LOSS.
   State export_state();
   // Saves a state as the session's next version. The session need not be live.
@@ -39,7 +41,7 @@ class Session {
  private:
   friend class Client;
   Session(Client& client, std::string id);
-  v1::Snapshot send(v1::ImportStateHeader header, const std::string& agent_state, const std::string& key_value);
+  v1::Snapshot send(const v1::ImportStateHeader& header, const std::string& agent_state, const std::string& key_value);
 
   Client& client_;
 };

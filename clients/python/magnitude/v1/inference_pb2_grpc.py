@@ -27,7 +27,8 @@ if _version_not_supported:
 
 class InferenceServiceStub:
     """Generation, and what belongs to it. Errors are gRPC statuses with google.rpc details: ErrorInfo (reason, domain
-    "magnitude.dev", details), BadRequest with the path of the field at fault, RetryInfo where waiting helps.
+    "magnitude.dev", details), BadRequest with the path of the field at fault, RetryInfo where waiting helps: such a call
+    was refused before anything was done that a repeat would do twice, and may be made again after the delay.
     """
 
     def __init__(self, channel):
@@ -70,7 +71,8 @@ class InferenceServiceStub:
 
 class InferenceServiceServicer:
     """Generation, and what belongs to it. Errors are gRPC statuses with google.rpc details: ErrorInfo (reason, domain
-    "magnitude.dev", details), BadRequest with the path of the field at fault, RetryInfo where waiting helps.
+    "magnitude.dev", details), BadRequest with the path of the field at fault, RetryInfo where waiting helps: such a call
+    was refused before anything was done that a repeat would do twice, and may be made again after the delay.
     """
 
     def Infer(self, request, context):
@@ -159,7 +161,8 @@ def add_InferenceServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class InferenceService:
     """Generation, and what belongs to it. Errors are gRPC statuses with google.rpc details: ErrorInfo (reason, domain
-    "magnitude.dev", details), BadRequest with the path of the field at fault, RetryInfo where waiting helps.
+    "magnitude.dev", details), BadRequest with the path of the field at fault, RetryInfo where waiting helps: such a call
+    was refused before anything was done that a repeat would do twice, and may be made again after the delay.
     """
 
     @staticmethod

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class SnapshotServiceStub:
-    """Saves sessions and brings them back.
+    """Saves sessions and brings them back. Restore, Get, List, Compact and ExportState may be repeated whenever their answer
+    was lost; Save, Delete and ImportState only after an error with RetryInfo, for they may have been done.
     """
 
     def __init__(self, channel):
@@ -78,7 +79,8 @@ class SnapshotServiceStub:
 
 
 class SnapshotServiceServicer:
-    """Saves sessions and brings them back.
+    """Saves sessions and brings them back. Restore, Get, List, Compact and ExportState may be repeated whenever their answer
+    was lost; Save, Delete and ImportState only after an error with RetryInfo, for they may have been done.
     """
 
     def Save(self, request, context):
@@ -190,7 +192,8 @@ def add_SnapshotServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class SnapshotService:
-    """Saves sessions and brings them back.
+    """Saves sessions and brings them back. Restore, Get, List, Compact and ExportState may be repeated whenever their answer
+    was lost; Save, Delete and ImportState only after an error with RetryInfo, for they may have been done.
     """
 
     @staticmethod

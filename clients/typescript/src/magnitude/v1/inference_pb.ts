@@ -353,7 +353,8 @@ export const TruncationSchema: GenMessage<Truncation> = /*@__PURE__*/
   messageDesc(file_magnitude_v1_inference, 6);
 
 /**
- * Saves the session when the answer is complete. Where that fails the call fails, and the session has the answer.
+ * Saves the session when the answer is complete. Where that fails the call fails, and the session has the answer: with
+ * RetryInfo too, so that such a call is not made again by itself.
  *
  * @generated from message magnitude.v1.SnapshotAfterwards
  */
@@ -1763,7 +1764,8 @@ export const FinishReasonSchema: GenEnum<FinishReason> = /*@__PURE__*/
 
 /**
  * Generation, and what belongs to it. Errors are gRPC statuses with google.rpc details: ErrorInfo (reason, domain
- * "magnitude.dev", details), BadRequest with the path of the field at fault, RetryInfo where waiting helps.
+ * "magnitude.dev", details), BadRequest with the path of the field at fault, RetryInfo where waiting helps: such a call
+ * was refused before anything was done that a repeat would do twice, and may be made again after the delay.
  *
  * @generated from service magnitude.v1.InferenceService
  */

@@ -1441,7 +1441,8 @@ export const RestoreFidelitySchema: GenEnum<RestoreFidelity> = /*@__PURE__*/
   enumDesc(file_magnitude_v1_snapshot, 2);
 
 /**
- * Saves sessions and brings them back.
+ * Saves sessions and brings them back. Restore, Get, List, Compact and ExportState may be repeated whenever their answer
+ * was lost; Save, Delete and ImportState only after an error with RetryInfo, for they may have been done.
  *
  * @generated from service magnitude.v1.SnapshotService
  */

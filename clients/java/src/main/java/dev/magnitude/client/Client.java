@@ -11,6 +11,7 @@ import dev.magnitude.v1.SnapshotServiceGrpc;
 import dev.magnitude.v1.StreamInferRequest;
 import io.grpc.ChannelCredentials;
 import io.grpc.ClientInterceptor;
+import io.grpc.Deadline;
 import io.grpc.Grpc;
 import io.grpc.InsecureChannelCredentials;
 import io.grpc.ManagedChannel;
@@ -29,6 +30,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Function;
 import java.util.function.Supplier;
 
 /**
@@ -37,26 +39,42 @@ import java.util.function.Supplier;
  */
 public final class Client implements AutoCloseable {
   private final ManagedChannel channel;
+  private final ManagedChannel once;
+  private final int attempts;
   private final Duration timeout;
 
-  private Client(ManagedChannel channel, Duration timeout) {
+  private Client(ManagedChannel channel, ManagedChannel once, int attempts, Duration timeout) {
     this.channel = channel;
+    this.once = once;
+    this.attempts = attempts;
     this.timeout = timeout;
   }
 
-  /** A client of "host:port", or of any name that gRPC resolves. */
+  /**
+   * A client of "host:port", of "ipv4:10.0.0.1:50051,10.0.0.2:50051", "dns:///name:port", or any other name that gRPC
+   * resolves.
+   */
   public static Builder builder(String address) {
     return new Builder(address);
   }
 
   /** The whole answer. */
   public InferResponse infer(InferRequest request) {
-    return call(() -> inference().infer(request));
+    if (request.getSessionId().isEmpty()) {
+      return call(() -> inference().infer(request));
+    }
+    var stub = bounded(InferenceServiceGrpc.newBlockingStub(once));
+    return Retry.change(Retry.attemptsOf(request, attempts), deadlineOf(stub), () -> stub.infer(request));
   }
 
   /** The answer as it comes. To close it early ends the request at the server. */
   public AnswerStream stream(InferRequest request) {
-    return new AnswerStream(inference(), StreamInferRequest.newBuilder().setRequest(request).build());
+    var streamed = StreamInferRequest.newBuilder().setRequest(request).build();
+    if (request.getSessionId().isEmpty()) {
+      return new AnswerStream(inference(), streamed, 1);
+    }
+    var stub = bounded(InferenceServiceGrpc.newBlockingStub(once));
+    return new AnswerStream(stub, streamed, Retry.attemptsOf(request, attempts));
   }
 
   /**
@@ -74,7 +92,7 @@ public final class Client implements AutoCloseable {
 
   /** The same connection with another bound of each call. */
   public Client withTimeout(Duration timeout) {
-    return new Client(channel, Objects.requireNonNull(timeout));
+    return new Client(channel, once, attempts, Objects.requireNonNull(timeout));
   }
 
   /** Makes a call of any stub; what it throws becomes a {@link CallException}. */
@@ -84,6 +102,11 @@ public final class Client implements AutoCloseable {
     } catch (StatusRuntimeException failure) {
       throw new CallException(failure);
     }
+  }
+
+  /** Makes a call that changes something, by any stub: again only where the server refused it for now. */
+  public <S extends AbstractStub<S>, T> T change(S stub, Function<S, T> call) {
+    return Retry.change(attempts, deadlineOf(stub), () -> call.apply(stub));
   }
 
   /** The generated stub. */
@@ -114,10 +137,15 @@ public final class Client implements AutoCloseable {
   @Override
   public void close() {
     channel.shutdownNow();
+    once.shutdownNow();
   }
 
   private <S extends AbstractStub<S>> S bounded(S stub) {
     return timeout == null ? stub : stub.withDeadlineAfter(timeout.toNanos(), TimeUnit.NANOSECONDS);
+  }
+
+  static Deadline deadlineOf(AbstractStub<?> stub) {
+    return stub.getCallOptions().getDeadline();
   }
 
   /** How to connect. */
@@ -165,13 +193,17 @@ public final class Client implements AutoCloseable {
 
     /** The client; it connects when it is first used. */
     public Client build() {
+      return new Client(channel(retries), channel(false), retries ? Retry.ATTEMPTS_MAX : 1, timeout);
+    }
+
+    private ManagedChannel channel(boolean retries) {
       var channel = Grpc.newChannelBuilder(address, credentials)
           .defaultServiceConfig(serviceConfig())
           .maxInboundMessageSize(Integer.MAX_VALUE);
       if (token != null) {
         channel.intercept(bearer());
       }
-      return new Client((retries ? channel.enableRetry() : channel.disableRetry()).build(), timeout);
+      return (retries ? channel.enableRetry() : channel.disableRetry()).build();
     }
 
     private ClientInterceptor bearer() {
@@ -183,7 +215,10 @@ public final class Client implements AutoCloseable {
       return MetadataUtils.newAttachHeadersInterceptor(header);
     }
 
-    /** Retries as gRPC does them, over all addresses of a name; the server's pushback says how long to wait. */
+    /**
+     * Retries of what changes nothing, or the same thing twice, as gRPC does them, over all addresses of a name; the
+     * server's pushback says how long to wait.
+     */
     @SuppressWarnings("unchecked")
     private static Map<String, ?> serviceConfig() {
       var resource = Client.class.getResourceAsStream("service_config.json");

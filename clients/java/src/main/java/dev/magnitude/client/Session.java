@@ -1,6 +1,8 @@
 package dev.magnitude.client;
 
 import com.google.protobuf.ByteString;
+import dev.magnitude.v1.DeleteRequest;
+import dev.magnitude.v1.DeleteResponse;
 import dev.magnitude.v1.ExportStateRequest;
 import dev.magnitude.v1.ExportStateResponse;
 import dev.magnitude.v1.ImportStateHeader;
@@ -14,7 +16,6 @@ import dev.magnitude.v1.Snapshot;
 import dev.magnitude.v1.SnapshotReference;
 import dev.magnitude.v1.StateChunk;
 import dev.magnitude.v1.StateHeader;
-import io.grpc.Status;
 import io.grpc.StatusException;
 import io.grpc.stub.BlockingClientCall;
 
@@ -59,6 +60,11 @@ public final class Session {
     return client.call(() -> client.snapshots().restore(RestoreRequest.newBuilder().setSnapshot(latest()).build()));
   }
 
+  /** Deletes all versions, and ends the session. */
+  public DeleteResponse delete() {
+    return client.change(client.snapshots(), stub -> stub.delete(DeleteRequest.newBuilder().setSessionId(id).build()));
+  }
+
   /** Fetches the latest version. Every byte is checked; what is damaged is an error of DATA_LOSS. */
   public State exportState() {
     var call = client.streamingSnapshots().exportState(ExportStateRequest.newBuilder().setSnapshot(latest()).build());
@@ -67,7 +73,7 @@ public final class Session {
     } catch (StatusException failure) {
       throw new CallException(failure);
     } catch (InterruptedException stopped) {
-      throw interrupted();
+      throw Retry.interrupted();
     } finally {
       call.cancel("no longer read", null);
     }
@@ -79,7 +85,7 @@ public final class Session {
   }
 
   private Snapshot save(SaveRequest.Builder request) {
-    return client.call(() -> client.snapshots().save(request.setSessionId(id).build())).getSnapshot();
+    return client.change(client.snapshots(), stub -> stub.save(request.setSessionId(id).build())).getSnapshot();
   }
 
   private SnapshotReference latest() {
@@ -106,7 +112,11 @@ public final class Session {
   }
 
   private Snapshot send(ImportStateHeader.Builder header, State state) {
-    var call = client.streamingSnapshots().importState();
+    return client.change(client.streamingSnapshots(), stub -> send(stub.importState(), header, state));
+  }
+
+  private static Snapshot send(
+      BlockingClientCall<ImportStateRequest, ImportStateResponse> call, ImportStateHeader.Builder header, State state) {
     try {
       var open = call.write(ImportStateRequest.newBuilder().setHeader(header).build());
       for (StateChunk chunk : State.chunks(state.agentState())) {
@@ -124,14 +134,9 @@ public final class Session {
     } catch (StatusException failure) {
       throw new CallException(failure);
     } catch (InterruptedException stopped) {
-      throw interrupted();
+      throw Retry.interrupted();
     } finally {
       call.cancel("over", null);
     }
-  }
-
-  private static CallException interrupted() {
-    Thread.currentThread().interrupt();
-    return new CallException(Status.CANCELLED.withDescription("The thread was interrupted.").asException());
   }
 }

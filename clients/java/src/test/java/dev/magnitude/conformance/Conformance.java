@@ -11,9 +11,12 @@ import dev.magnitude.client.Client;
 import dev.magnitude.client.Prompts;
 import dev.magnitude.client.Session;
 import dev.magnitude.v1.ChoiceEnd;
-import dev.magnitude.v1.DeleteRequest;
 import dev.magnitude.v1.GetLoadRequest;
+import dev.magnitude.v1.HealthRequest;
 import dev.magnitude.v1.InferRequest;
+import dev.magnitude.v1.ListModelsRequest;
+import dev.magnitude.v1.ListRequest;
+import dev.magnitude.v1.TokenizeRequest;
 import dev.magnitude.v1.Usage;
 import io.grpc.Status;
 import io.grpc.TlsChannelCredentials;
@@ -23,6 +26,8 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.UUID;
 import java.util.concurrent.CompletableFuture;
@@ -30,7 +35,10 @@ import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.TimeUnit;
 import java.util.stream.Collectors;
 
-/** Runs the scenarios of tests/conformance: Conformance [--ca FILE] [--token TOKEN] ADDRESS SCENARIOS. */
+/**
+ * Runs the scenarios of tests/conformance: Conformance [--ca FILE] [--certificate FILE --key FILE] [--token TOKEN] ADDRESS
+ * SCENARIOS.
+ */
 final class Conformance {
   /** Tries again where the server says so. */
   private final Client patient;
@@ -45,12 +53,19 @@ final class Conformance {
   public static void main(String[] given) throws Exception {
     var arguments = new ArrayList<>(List.of(given));
     var builder = Client.builder(arguments.get(arguments.size() - 2));
+    var options = new HashMap<String, String>();
     for (; arguments.size() > 2; arguments.subList(0, 2).clear()) {
-      if (arguments.get(0).equals("--ca")) {
-        builder.tls(TlsChannelCredentials.newBuilder().trustManager(new File(arguments.get(1))).build());
-      } else {
-        builder.token(arguments.get(1));
+      options.put(arguments.get(0), arguments.get(1));
+    }
+    if (options.containsKey("--ca")) {
+      var tls = TlsChannelCredentials.newBuilder().trustManager(new File(options.get("--ca")));
+      if (options.containsKey("--certificate")) {
+        tls.keyManager(new File(options.get("--certificate")), new File(options.get("--key")));
       }
+      builder.tls(tls.build());
+    }
+    if (options.containsKey("--token")) {
+      builder.token(options.get("--token"));
     }
     var conformance = new Conformance(builder.retries(true).build(), builder.retries(false).build());
     var failed = false;
@@ -79,13 +94,19 @@ final class Conformance {
       case "cancel" -> cancel(s);
       case "deadline" -> deadline(s);
       case "refused" -> refused(s);
+      case "rejected" -> rejected(s);
+      case "balanced" -> balanced(s);
+      case "repeated" -> repeated(s);
+      case "lost" -> lost(s);
       case "exhausted" -> exhausted(s);
       case "retried" -> retried(s);
       case "session" -> session(s);
       case "snapshot" -> snapshot(s);
       default -> throw new AssertionError("this client has no scenarios of kind " + kind);
     }
-    idle();
+    if (!kind.equals("rejected")) {
+      idle();
+    }
   }
 
   private void unary(JsonObject s) throws IOException {
@@ -147,6 +168,77 @@ final class Conformance {
     fails(s, "request.", () -> patient.stream(request).texts().count());
   }
 
+  private void rejected(JsonObject s) throws IOException {
+    var request = request(s, "request");
+    fails(s, "", () -> hasty.infer(request));
+    fails(s, "", () -> hasty.stream(request).texts().count());
+  }
+
+  private void balanced(JsonObject s) throws IOException {
+    var wanted = new HashSet<String>();
+    expect(s).getAsJsonArray("models").forEach(name -> wanted.add(name.getAsString()));
+    var answered = new HashSet<String>();
+    for (var end = System.nanoTime() + 10_000_000_000L; !answered.equals(wanted); ) {
+      answered.add(patient.infer(request(s, "request")).getModel());
+      check(System.nanoTime() < end, "all answers are from", answered);
+    }
+  }
+
+  private void repeated(JsonObject s) throws IOException {
+    reads(s);
+    var session = newSession();
+    var brought = newSession();
+    var expected = expect(s).get("text").getAsString();
+    var asked = session.in(request(s, "request"));
+    check(patient.infer(asked).getChoices(0).getText().equals(expected), "text", asked);
+    check(joined(asked).equals(expected), "streamed text", asked);
+    check(session.save(ByteString.copyFromUtf8("state")).getVersion() == 1, "saved", session.id());
+    check(versions(session) == 1, "versions", versions(session));
+    session.restore();
+    brought.importState(session.exportState());
+    session.delete();
+    brought.delete();
+  }
+
+  private void lost(JsonObject s) throws IOException {
+    reads(s);
+    var session = newSession();
+    var brought = newSession();
+    var asked = session.in(request(s, "request"));
+    fails(s, "", () -> patient.infer(asked));
+    fails(s, "", () -> patient.stream(asked).texts().count());
+    fails(s, "", session::save);
+    check(versions(session) == 1, "versions of", session.id());
+    session.restore();
+    var state = session.exportState();
+    fails(s, "", () -> brought.importState(state));
+    check(versions(brought) == 1, "versions of", brought.id());
+    fails(s, "", session::delete);
+    check(versions(session) == 0, "versions of", session.id());
+  }
+
+  /** Makes each call that changes nothing. */
+  private void reads(JsonObject s) throws IOException {
+    patient.call(() -> patient.health().health(HealthRequest.getDefaultInstance()));
+    patient.call(() -> patient.models().listModels(ListModelsRequest.getDefaultInstance()));
+    patient.call(() -> patient.inference().tokenize(TokenizeRequest.newBuilder().setText("hello").build()));
+    var request = request(s, "request");
+    var expected = expect(s).get("text").getAsString();
+    check(patient.infer(request).getChoices(0).getText().equals(expected), "text", request);
+    check(joined(request).equals(expected), "streamed text", request);
+  }
+
+  private String joined(InferRequest request) {
+    try (var stream = patient.stream(request)) {
+      return stream.texts().collect(Collectors.joining());
+    }
+  }
+
+  private int versions(Session session) {
+    var request = ListRequest.newBuilder().setSessionId(session.id()).setAllVersions(true).build();
+    return patient.call(() -> patient.snapshots().list(request)).getSnapshotsCount();
+  }
+
   private void exhausted(JsonObject s) throws IOException {
     var request = request(s, "request");
     try (var held = new Held()) {
@@ -193,7 +285,7 @@ final class Conformance {
     check(state.agentState().equals(agentState) && !state.keyValue().isEmpty(), "not what was saved", saved);
     brought.importState(state);
     goesOn(brought, s, say(session, s, 1));
-    forget(session);
+    session.delete();
   }
 
   /** Restores a session: it says again what it said first. Then it is forgotten. */
@@ -202,7 +294,7 @@ final class Conformance {
     check(fidelity.equals(expect(s).get("fidelity").getAsString()), "fidelity", fidelity);
     var again = say(session, s, 1);
     check(again.equals(first), "it goes on otherwise", again);
-    forget(session);
+    session.delete();
   }
 
   private String say(Session session, JsonObject s, int index) throws IOException {
@@ -212,10 +304,6 @@ final class Conformance {
 
   private Session newSession() {
     return patient.session("conformance/java/" + UUID.randomUUID());
-  }
-
-  private void forget(Session session) {
-    patient.call(() -> patient.snapshots().delete(DeleteRequest.newBuilder().setSessionId(session.id()).build()));
   }
 
   /** Streams that end together. */
