@@ -42,10 +42,14 @@ lint: $(VENV)/built
 proto: $(VENV)/built
 	$(BIN)/python proto/generate.py
 
-# Stubs of every client. Java and C++ make theirs when they are built; a test compares the others with what this makes.
+# Stubs of every client: Java's and C++'s where their builds make them, and git ignores them; a test compares the others
+# with what this makes. Needs Go, Node, Rust, Java with Maven, and gRPC for C++.
 clients: proto
 	npx --yes $(BUF) generate
 	cd clients/rust && cargo run --quiet -p magnitude-generate
+	cd clients/java && mvn -q -B generate-sources
+	cmake -S clients/cpp -B clients/cpp/build -DCMAKE_BUILD_TYPE=Release
+	cmake --build clients/cpp/build --target contract
 
 # Whether the contract would break clients of an earlier commit; `make test` asks too.
 breaking: $(VENV)/built

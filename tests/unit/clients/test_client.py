@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,6 @@ from google.rpc import error_details_pb2, status_pb2
 import magnitude
 from magnitude.client import Client, chat_message, infer_request
 from magnitude.errors import CallError, Exhausted, InvalidRequest, Unavailable, call_error
-from magnitude.retries import SERVICE_CONFIG
 from magnitude.v1 import common_pb2, inference_pb2
 
 README = Path(__file__).parents[3] / "clients/python/README.md"
@@ -125,16 +123,6 @@ def test_what_fails_was_not_said_in_a_conversation() -> None:
         with pytest.raises(Unavailable):
             chat.say("hello")
         assert chat.messages == [{"role": "system", "content": "Be brief."}]
-
-
-def test_the_service_config_is_one_that_grpc_accepts() -> None:
-    config = json.loads(SERVICE_CONFIG)
-    [method] = config["methodConfig"]
-    assert method["retryPolicy"]["maxAttempts"] <= 5
-    assert {name["service"] for name in method["name"]} == {
-        "magnitude.v1.InferenceService",
-        "magnitude.v1.ModelService",
-    }
 
 
 def test_importing_the_package_imports_nothing_that_costs_time() -> None:

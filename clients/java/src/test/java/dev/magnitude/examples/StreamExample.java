@@ -7,7 +7,9 @@ import dev.magnitude.client.Client;
 import dev.magnitude.v1.StoppingParameters;
 
 /** Streams an answer: StreamExample [ADDRESS] [PROMPT]. */
-final class StreamExample {
+public final class StreamExample {
+  private StreamExample() {}
+
   public static void main(String[] arguments) {
     var address = arguments.length > 0 ? arguments[0] : "127.0.0.1:50051";
     var prompt = arguments.length > 1 ? arguments[1] : "Write a haiku about rain.";
