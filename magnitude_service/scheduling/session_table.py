@@ -29,6 +29,8 @@ class SessionTable:
         self._lock = threading.Lock()  # guards all below, holders, and pages of sessions that nobody holds
         self._sessions: dict[str, Session] = {}
         self._orphaned: list[NDArray[np.int32]] = []
+        self.idle_pages = 0
+        """Pages of sessions that nobody holds: whoever lacks pages gets them. Any thread may read it."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -46,6 +48,7 @@ class SessionTable:
                 raise not_live(session_id)
             self._require_free(session)
             session.holder = holder
+            self.idle_pages -= int(session.pages.size)
             return session
 
     def add(self, session: Session, holder: str) -> Session:
@@ -66,28 +69,18 @@ class SessionTable:
         self._wake()
         return session
 
-    def release(self, session: Session) -> None:
-        """Its holder is done. A session that came to nothing ends."""
+    def release(self, session: Session, *, ends: bool = False) -> None:
+        """Its holder is done. A session that came to nothing ends, and so does one of which the holder says so."""
         with self._lock:
             session.holder = ""
             session.used_seconds = self._clock()
             del self._sessions[session.session_id]
-            if session.tokens.size or session.version:
+            if not ends and (session.tokens.size or session.version):
                 self._sessions[session.session_id] = session  # now the most recently used one
+                self.idle_pages += int(session.pages.size)
             else:
                 self._orphan(session)
         self._wake()
-
-    def end(self, session_id: str) -> bool:
-        """Forgets a session; whether it was there. *Raises*: UnavailableError (SESSION_BUSY)."""
-        with self._lock:
-            session = self._sessions.get(session_id)
-            if session is None:
-                return False
-            self._require_free(session)
-            self._end(session)
-        self._wake()
-        return True
 
     def note_deleted(self, session_id: str) -> None:
         """Some versions of a session are no more: it may not be ended for another one until it is saved again."""
@@ -107,7 +100,10 @@ class SessionTable:
     def strip(self, session: Session) -> NDArray[np.int32]:
         """Takes the pages of a session; none where somebody has come to hold it meanwhile."""
         with self._lock:
-            return NO_PAGES if session.holder else taken(session)
+            if session.holder:
+                return NO_PAGES
+            self.idle_pages -= int(session.pages.size)
+            return taken(session)
 
     def take_orphaned(self) -> list[NDArray[np.int32]]:
         """Pages of sessions that are no more, to be given back."""
@@ -138,7 +134,9 @@ class SessionTable:
         )
 
     def _end(self, session: Session) -> None:
+        """Of a session that nobody holds."""
         del self._sessions[session.session_id]
+        self.idle_pages -= int(session.pages.size)
         self._orphan(session)
 
     def _orphan(self, session: Session) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import AsyncIterable, AsyncIterator
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 from google.protobuf.message import Message
 
 from magnitude.v1 import snapshot_pb2, snapshot_pb2_grpc
-from magnitude_service.errors import NotFoundError
+from magnitude_service.errors import IntegrityError, NotFoundError
+from magnitude_service.scheduling.session import Session
 from magnitude_service.server import bounds, convert, limits, state_streams
 from magnitude_service.server.request_log import note
 from magnitude_service.server.served_models import ServedModel, ServedModels
@@ -108,23 +110,20 @@ class SnapshotServicer(snapshot_pb2_grpc.SnapshotServiceServicer):
         model = self._model(request)
         name = convert.checked_session_id(request.session_id, "session_id")
         bounds.count("versions", len(request.versions), limits.DELETED_VERSIONS_MAX)
-        _, runtime, _, store = self._sessions.parts(model)
-        was_live = not request.versions and runtime.engine.sessions.end(name)
+        table = self._sessions.parts(model)[1].engine.sessions
+        session = table.hold(name, "a delete") if not request.versions and table.is_live(name) else None
 
-        def delete() -> snapshot_pb2.DeleteResponse:
-            if store.reader() is None and was_live:
-                return snapshot_pb2.DeleteResponse()
-            self._reader(model, name)
+        async def delete() -> snapshot_pb2.DeleteResponse:
+            is_done = False
             try:
-                count, size = store.writer().delete(name, list(request.versions))
-            except NotFoundError:
-                if was_live:  # it was never saved
-                    return snapshot_pb2.DeleteResponse()
-                raise
-            runtime.engine.sessions.note_deleted(name)
-            return snapshot_pb2.DeleteResponse(deleted_versions=count, reclaimable_bytes=size)
+                response = await self._storage.run(self._deleted, model, name, list(request.versions), session)
+                is_done = True
+                return response
+            finally:  # a delete that fails changes nothing
+                if session is not None:
+                    table.release(session, ends=is_done)
 
-        return await self._sessions.finish(self._storage.run(delete))
+        return await self._sessions.finish(delete())
 
     async def Compact(self, request: snapshot_pb2.CompactRequest, context: Any) -> snapshot_pb2.CompactResponse:
         """Gives back the bytes of deleted versions."""
@@ -193,10 +192,27 @@ class SnapshotServicer(snapshot_pb2_grpc.SnapshotServiceServicer):
         if manager is None:
             raise NotFoundError(
                 f"There is no saved session {session_id}: nothing was saved yet.",
+                remedy="Save it first, or name a session that List tells of.",
                 reason="SESSION_NOT_FOUND",
                 session_id=session_id,
             )
         return manager
+
+    def _deleted(
+        self, model: ServedModel, session_id: str, versions: list[int], session: Session | None
+    ) -> snapshot_pb2.DeleteResponse:
+        """Deletes versions; `session`, where the live one is held, need not have any. Blocks."""
+        _, runtime, _, store = self._sessions.parts(model)
+        try:
+            with contextlib.suppress(IntegrityError):  # what is damaged can be deleted
+                self._reader(model, session_id).get(session_id)
+        except NotFoundError:
+            if session is not None:  # it was never saved
+                return snapshot_pb2.DeleteResponse()
+            raise
+        count, size = store.writer().delete(session_id, versions)
+        runtime.engine.sessions.note_deleted(session_id)
+        return snapshot_pb2.DeleteResponse(deleted_versions=count, reclaimable_bytes=size)
 
     def _saved(self, model: ServedModel, session_id: str, version: int | None) -> SavedState:
         return self._reader(model, session_id).restore(session_id, version)

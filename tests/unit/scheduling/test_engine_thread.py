@@ -293,7 +293,7 @@ def test_a_session_that_is_deleted_gives_its_pages_back(rig, request_of) -> None
     session.settle(40, 4, TextState())
     rig.engine.sessions.release(session)
     assert rig.engine.load().pages_used == 2
-    assert rig.engine.sessions.end("s")
+    rig.engine.sessions.release(rig.engine.sessions.hold("s", "a delete"), ends=True)
     eventually(lambda: rig.engine.load().pages_used == 0)
 
 

@@ -296,7 +296,6 @@ def test_who_comes_second_hears_that_the_session_is_busy() -> None:
     for call in (
         lambda: sessions.hold("a", "request r2"),
         lambda: sessions.add(Session("a"), "restore"),
-        lambda: sessions.end("a"),
     ):
         with pytest.raises(UnavailableError, match="request r1") as caught:
             call()
@@ -339,8 +338,9 @@ def test_a_session_whose_version_was_deleted_is_not_ended_for_another_one() -> N
 def test_pages_of_a_session_that_ends_go_back(bench_of: Any, request_of: Any) -> None:
     dialogue = Dialogue(bench_of(), request_of)
     dialogue.ask(70, 3)
-    assert dialogue.bench.sessions.end("s")
-    assert not dialogue.bench.sessions.end("s")
+    sessions = dialogue.bench.sessions
+    sessions.release(sessions.hold("s", "a delete"), ends=True)
+    assert not sessions.is_live("s")
     dialogue.bench.step()
     assert dialogue.bench.pool.pages_used == 0
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from magnitude.errors import CallError, Exhausted, InvalidRequest, NotFound
@@ -18,7 +19,7 @@ from magnitude_service.errors import UnavailableError
 from magnitude_service.server.served_models import PageDescription, Runtime
 from magnitude_service.server.sessions import Sessions
 from magnitude_service.server.text_workers import TextWorkers
-from magnitude_service.snapshot import LazyManager, SnapshotOptions
+from magnitude_service.snapshot import LazyManager, SnapshotOptions, StateSnapshotManager
 
 PAGES = PageDescription(1, 1, 1, 32, "f16", "avx512", lambda: "tokens", lambda kind, size: 2 * size)
 """Four bytes a token, as the fake engine has."""
@@ -107,6 +108,27 @@ def test_a_snapshot_that_cannot_be_saved_is_refused_before_anything_is_computed(
         served.client.infer("a", session_id="s", max_tokens=2, snapshot_afterwards={"labels": {"a": "b"}})
     assert caught.value.reason == "STATE_FILE_NOT_FOUND"
     assert served.engine.submitted == []
+
+
+def reopened(served: Any, path: Path) -> LazyManager:
+    """The same state file to the server as after a new start; its live sessions stay."""
+    states = LazyManager(path, SnapshotOptions())
+    served.model.ready(served.description, Runtime(served.engine, served.tokenizer, served.template, PAGES, states))
+    return states
+
+
+def test_a_delete_that_fails_leaves_the_session_live(served: Any, store: LazyManager, tmp_path: Path) -> None:
+    answer(served, "s", "a", b"xy", 2)
+    served.client.session("s").save()
+    answer(served, "t", "a", b"xy", 2)
+    store.close()
+    with StateSnapshotManager(tmp_path / "m.gguf"), contextlib.closing(reopened(served, tmp_path / "m.gguf")):
+        with pytest.raises(CallError) as caught:
+            served.client.session("s").delete()
+        assert caught.value.reason == "STATE_FILE_LOCKED"
+        assert served.engine.sessions.hold("s", "the test").tokens.tobytes() == np.array([*b"axy"], np.int32).tobytes()
+        assert served.client.session("t").delete().deleted_versions == 0, "of one never saved nothing is deleted"
+        assert not served.engine.sessions.is_live("t")
 
 
 def test_a_save_whose_caller_goes_away_is_finished_and_lets_go(served: Any, store: LazyManager) -> None:
