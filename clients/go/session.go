@@ -48,7 +48,7 @@ func (s *Session) In() Option {
 	return func(r *magnitudev1.InferRequest) { r.SessionId = s.ID }
 }
 
-// Save makes a new version of the session, with bytes of any length; nil keeps those of the last version.
+// Save makes a new version of the session, with bytes of any length; nil keeps those of the parent version.
 func (s *Session) Save(ctx context.Context, agentState []byte) (*magnitudev1.Snapshot, error) {
 	if len(agentState) <= agentStateBytesMax {
 		request := &magnitudev1.SaveRequest{SessionId: s.ID, AgentState: agentState}

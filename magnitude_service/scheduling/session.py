@@ -49,12 +49,14 @@ NO_TEXT = TextState()
 class SavedPages:
     """Pages of a saved version, in canonical form, that wait to be loaded at the session's next use.
 
-    *Shapes*: content u8 [tokens * bytes of a position]. *Lifetime*: keeps the mapped state file alive.
+    *Shapes*: content u8 [tokens * bytes of a position]. *Lifetime*: `owner` keeps the bytes from being given back when
+    their version is deleted.
     """
 
     content: NDArray[np.uint8]
     tokens: int
     cache_type: str
+    owner: object
 
 
 class Session:
@@ -65,6 +67,7 @@ class Session:
         "computed",
         "holder",
         "is_saved",
+        "origin",
         "pages",
         "runs",
         "saved_pages",
@@ -106,6 +109,8 @@ class Session:
         """The version that it was saved as, or restored from, last; 0: none."""
         self.is_saved = version > 0
         """Whether it is what that version says."""
+        self.origin: tuple[str, int] | None = None
+        """Another session, and its version that this one is a copy of; until this one is saved."""
         self.saved_pages = saved_pages
         self.pages = NO_PAGES
         self.computed = 0

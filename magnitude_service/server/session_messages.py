@@ -193,6 +193,8 @@ def restored(
         saved_pages=usable,
         begin_seconds=state.template_time_seconds,
     )
+    if session_id != snapshot.session_id:
+        session.origin = (snapshot.session_id, snapshot.version)
     return Restored(session, fidelity, reason, max(count - (usable.tokens if usable else 0), 0))
 
 
@@ -206,7 +208,7 @@ def _pages(
         covered = check_pages(layout, content.nbytes, count, pages.row_bytes)
         if (layout.layers, layout.heads, layout.head_size) != (pages.layers, pages.heads, pages.head_size):
             _wrong("page_layout", "of other layers or heads", "that of the model which model_id names")
-        found = SavedPages(content, covered, layout.cache_type) if covered else None
+        found = SavedPages(content, covered, layout.cache_type, saved) if covered else None
     if not reason and computed_with and computed_with != pages.cache_type:
         reason = f"they were computed with {computed_with} pages, and this server has {pages.cache_type}."
     if found is not None and found.cache_type == pages.cache_type == computed_with:

@@ -29,7 +29,7 @@ from magnitude_service.scheduling.session import Session
 from magnitude_service.server.health import MemoryReport
 from magnitude_service.server.served_models import ModelDescription, PageDescription, Runtime, ServedModel
 from magnitude_service.server.session_messages import RECOMPUTED, Restored, restored, state_header
-from magnitude_service.server.state_store import SaveOptions, StateManager, StateStore
+from magnitude_service.server.state_store import SavedState, SaveOptions, StateManager, StateStore
 from magnitude_service.server.text_workers import TextWorkers
 
 EXPORT_BYTES_AT_ONCE = 256 << 20
@@ -217,16 +217,22 @@ class Sessions:
         pages_type = "" if content is None else options.pages_type or described[1].cache_type
         header = state_header(session, model, *described, pages_type)
         describe_step(header.snapshot, options)
-        if options.agent_state is not None:
-            header.snapshot.agent_state_sha256 = await self._workers.run(digest_of, options.agent_state)
+        agent_state, parts = options.agent_state, None
+        if agent_state is not None:
+            header.snapshot.agent_state_sha256 = await self._workers.run(digest_of, agent_state)
+        elif session.origin is not None:
+            original = await self._workers.run(original_of, manager, session)
+            agent_state, parts = original.agent_state, original.parts
+            header.snapshot.agent_state_sha256 = original.snapshot.agent_state_sha256
         snapshot = await self._workers.run(
             manager.save,
             header,
-            agent_state=options.agent_state,
+            agent_state=agent_state,
+            parts=parts,
             key_value=content,
             expected_version=options.expected_version,
         )
-        session.version, session.is_saved = snapshot.version, True
+        session.version, session.is_saved, session.origin = snapshot.version, True, None
         return snapshot
 
     @asynccontextmanager
@@ -270,6 +276,25 @@ def call_on(loop: asyncio.AbstractEventLoop, work: Callable[[Any], None], argume
 def digest_of(content: Any) -> bytes:
     """SHA-256 of whatever has bytes."""
     return hashlib.sha256(content).digest()
+
+
+def original_of(manager: StateManager, session: Session) -> SavedState:
+    """The version that a session is a copy of, with the application's bytes. Blocks. *Raises*: PreconditionError
+    (AGENT_STATE_DELETED) where it is no more."""
+    assert session.origin is not None, "a copy has an original"
+    name, version = session.origin
+    try:
+        return manager.restore(name, version)
+    except NotFoundError as error:
+        raise PreconditionError(
+            f"Session {session.session_id} is a copy of version {version} of session {name}; that was deleted, and the "
+            "application's bytes with it.",
+            remedy="Save it with an agent_state, empty if there is none.",
+            reason="AGENT_STATE_DELETED",
+            session_id=session.session_id,
+            original_session_id=name,
+            original_version=version,
+        ) from error
 
 
 def describe_step(snapshot: snapshot_pb2.Snapshot, options: SaveOptions) -> None:

@@ -39,7 +39,7 @@ class SavedState(Protocol):
     @property
     def agent_state(self) -> NDArray[np.uint8]: ...
     @property
-    def parts(self) -> Mapping[str, object]: ...
+    def parts(self) -> Mapping[str, Any]: ...
     @property
     def key_value(self) -> NDArray[np.uint8] | None: ...
 
@@ -72,6 +72,7 @@ class StateManager(Protocol):
         header: snapshot_pb2.StateHeader,
         *,
         agent_state: Any = None,
+        parts: Mapping[str, Any] | None = None,
         key_value: Any = None,
         expected_version: int | None = None,
     ) -> snapshot_pb2.Snapshot: ...

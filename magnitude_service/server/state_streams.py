@@ -11,10 +11,11 @@ import numpy as np
 
 from magnitude.v1 import snapshot_pb2
 from magnitude_service.errors import NotFoundError, UnimplementedError
+from magnitude_service.scheduling.session import Session
 from magnitude_service.server import limits
 from magnitude_service.server.served_models import ServedModel
 from magnitude_service.server.session_messages import state_header
-from magnitude_service.server.sessions import Sessions
+from magnitude_service.server.sessions import Sessions, original_of
 from magnitude_service.server.state_store import SavedState, StateManager
 from magnitude_service.server.text_workers import TextWorkers
 
@@ -76,8 +77,9 @@ async def live_copy(
     session = runtime.engine.sessions.hold(session_id, "an export")
     try:
         agent_state, key_value = NOTHING, None
-        if session.version and (manager := await workers.run(store.reader)) is not None:
-            agent_state = await workers.run(last_agent_state, manager, session_id, session.version)
+        is_saved = session.version or session.origin is not None
+        if is_saved and (manager := await workers.run(store.reader)) is not None:
+            agent_state = await workers.run(last_agent_state, manager, session)
         if with_pages:
             async with sessions.pages(runtime, session, pages.cache_type) as found:
                 key_value = found
@@ -87,11 +89,14 @@ async def live_copy(
         sessions.release(runtime, session)
 
 
-def last_agent_state(manager: StateManager, session_id: str, version: int) -> NDArray[np.uint8]:
-    """The application's bytes of a version; where it was deleted, those of the latest, if there is one. Blocks."""
-    for wanted in (version, None):
+def last_agent_state(manager: StateManager, session: Session) -> NDArray[np.uint8]:
+    """The application's bytes of a session's version, or of its original's; where its own was deleted, those of the
+    latest, if there is one. Blocks."""
+    if session.origin is not None:
+        return original_of(manager, session).agent_state
+    for wanted in (session.version, None):
         try:
-            return manager.restore(session_id, wanted).agent_state
+            return manager.restore(session.session_id, wanted).agent_state
         except NotFoundError:
             continue
     return NOTHING

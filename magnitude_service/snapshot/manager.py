@@ -92,7 +92,8 @@ class StateSnapshotManager:
         """Saves a new version of `header.snapshot.session_id` and returns its description.
 
         `header` is not changed; version, time, sizes and, where it is 0, the parent version are filled in. Where
-        `agent_state` is None, it, its SHA-256 and the parts of the latest version are taken over.
+        `agent_state` is None, it, its SHA-256 and the parts are taken over from the parent version, or from the latest
+        one where that is no more.
         *Raises*: InvalidRequestError; PreconditionError VERSION_MISMATCH where `expected_version` is not the latest (0:
         there is none), STORAGE_FULL, READ_ONLY, STORAGE_FAILED (after a failed sync, always); ExhaustedError
         QUOTA_EXCEEDED. Then nothing was saved, and every other version is as it was.
@@ -110,8 +111,9 @@ class StateSnapshotManager:
             limits.check_expected(session_id, latest, expected_version)
             made = header
             if contents is None:
-                contents = self._contents_of(versions[latest]) if latest else []
-                made = self._with_digest_of(header, versions[latest]) if latest else header
+                grown_from = versions.get(header.snapshot.parent_version) or versions.get(latest)
+                contents = self._contents_of(grown_from) if grown_from else []
+                made = self._with_digest_of(header, grown_from) if grown_from else header
             made = _described(made, latest, [*contents, *pages], self._clock())
             limits.check_agent_bytes(contents)
             body = encode_state(made, [*contents, *pages])

@@ -818,7 +818,7 @@ func (x *Truncation) GetKeepTokens() uint32 {
 // RetryInfo too, so that such a call is not made again by itself.
 type SnapshotAfterwards struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Bytes of the application's own, saved with the session. At most 4 MiB. Absent: those of the last version.
+	// Bytes of the application's own, saved with the session. At most 4 MiB. Absent: those of the parent version.
 	AgentState []byte `protobuf:"bytes,1,opt,name=agent_state,json=agentState,proto3,oneof" json:"agent_state,omitempty"`
 	// Labels of the version. At most 16, keys of 1…64 bytes, values of at most 256 bytes.
 	Labels map[string]string `protobuf:"bytes,2,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`

@@ -1200,7 +1200,7 @@ type SaveRequest struct {
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	// The model's name. Empty: the default model.
 	Model string `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
-	// The application's own bytes. At most 4 MiB; more goes by ImportState. Absent: those of the last version.
+	// The application's own bytes. At most 4 MiB; more goes by ImportState. Absent: those of the parent version.
 	AgentState []byte `protobuf:"bytes,3,opt,name=agent_state,json=agentState,proto3,oneof" json:"agent_state,omitempty"`
 	// What is kept of the key/value cache.
 	CacheRetention CacheRetention `protobuf:"varint,4,opt,name=cache_retention,json=cacheRetention,proto3,enum=magnitude.v1.CacheRetention" json:"cache_retention,omitempty"`

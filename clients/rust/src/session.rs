@@ -49,7 +49,7 @@ impl Session {
         Self { id, client }
     }
 
-    /// Makes a new version of the session, with bytes of any length; None keeps those of the last version.
+    /// Makes a new version of the session, with bytes of any length; None keeps those of the parent version.
     pub async fn save(&self, agent_state: Option<Vec<u8>>) -> Result<Snapshot, Error> {
         if agent_state.as_ref().is_none_or(|bytes| bytes.len() <= AGENT_STATE_BYTES_MAX) {
             let request = SaveRequest { session_id: self.id.clone(), agent_state, ..Default::default() };

@@ -39,7 +39,7 @@ export class Session {
     return { ...options, sessionId: this.id };
   }
 
-  /** Makes a new version of the session, with bytes of any length; without any it keeps those of the last version. */
+  /** Makes a new version of the session, with bytes of any length; without any it keeps those of the parent version. */
   async save(agentState?: Uint8Array, call?: CallOptions): Promise<Snapshot> {
     if (!agentState || agentState.length <= AGENT_STATE_BYTES_MAX) {
       const request = { sessionId: this.id, agentState };

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from magnitude.errors import CallError, Exhausted, InvalidRequest, NotFound
+from magnitude.errors import CallError, Exhausted, InvalidRequest, NotFound, PreconditionFailed
 from magnitude.v1 import inference_pb2, snapshot_pb2
 from magnitude_service.errors import UnavailableError
 from magnitude_service.server.served_models import PageDescription, Runtime
@@ -141,6 +141,64 @@ def test_a_save_whose_caller_goes_away_is_finished_and_lets_go(served: Any, stor
             if served.client_without_retries.session("s").save(with_pages=False).version:
                 break
         assert time.monotonic() < end
+
+
+def agent_state_of(served: Any, session_id: str) -> bytes:
+    """The application's bytes of its latest version."""
+    return bytes(served.client.sessions.get(session_id, return_agent_state=True).agent_state)
+
+
+def test_a_save_without_an_agent_state_keeps_that_of_the_version_that_was_restored(
+    served: Any, store: LazyManager
+) -> None:
+    session = served.client.session("s")
+    for said in (b"one", b"two"):
+        answer(served, "s", "a", b"xy", 2)
+        session.save(said)
+    session.restore(version=1)
+    assert session.save().parent_version == 1
+    assert agent_state_of(served, "s") == b"one"
+    session.restore(version=2)
+    answer(served, "s", "a", b"xy", 2, snapshot_afterwards={"step_number": 4})
+    assert agent_state_of(served, "s") == b"two"
+
+
+def test_the_first_version_of_a_copy_keeps_the_agent_state_of_the_original(served: Any, store: LazyManager) -> None:
+    answer(served, "s", "a", b"xy", 2)
+    original = served.client.session("s").save(b"mine")
+    restore_as(served, "copy")
+    assert b"mine" in b"".join(part.agent_state.content for part in exported_live(served, "copy"))
+    copied = served.client.session("copy").save()
+    assert (copied.parent_version, copied.agent_state_sha256) == (0, original.agent_state_sha256)
+    served.client.session("s").delete()
+    served.client.session("copy").save()
+    assert agent_state_of(served, "copy") == b"mine"
+
+
+def test_a_copy_whose_original_was_deleted_is_saved_with_an_agent_state_of_its_own(
+    served: Any, store: LazyManager
+) -> None:
+    answer(served, "s", "a", b"xy", 2)
+    served.client.session("s").save(b"mine")
+    restore_as(served, "copy")
+    served.client.session("s").delete()
+    with pytest.raises(PreconditionFailed, match="version 1 of session s") as caught:
+        served.client.session("copy").save()
+    assert caught.value.reason == "AGENT_STATE_DELETED"
+    served.client.session("copy").save(b"")
+    assert agent_state_of(served, "copy") == b""
+
+
+def restore_as(served: Any, name: str) -> None:
+    """Makes another live session of the latest version of `s`."""
+    reference = snapshot_pb2.SnapshotReference(session_id="s")
+    request = snapshot_pb2.RestoreRequest(snapshot=reference, session_id=name)
+    assert served.client.call(served.client.snapshots.Restore, request).session_id == name
+
+
+def exported_live(served: Any, name: str) -> list[snapshot_pb2.ExportStateResponse]:
+    """All parts of a live session."""
+    return list(served.client.snapshots.ExportState(snapshot_pb2.ExportStateRequest(live_session_id=name)))
 
 
 def test_one_reader_of_a_live_session_at_a_time_holds_a_copy(served: Any) -> None:

@@ -27,7 +27,7 @@ class Session {
 
   // Makes a request one of the session: what it holds is put behind what the session has already.
   v1::InferRequest in(v1::InferRequest request) const;
-  // Makes a new version of the session, with bytes of any length; without any it keeps those of the last version.
+  // Makes a new version of the session, with bytes of any length; without any it keeps those of the parent version.
   v1::Snapshot save(const std::optional<std::string>& agent_state = std::nullopt);
   // Brings the latest version back.
   v1::RestoreResponse restore();

@@ -524,7 +524,7 @@ pub struct SaveRequest {
     /// The model's name. Empty: the default model.
     #[prost(string, tag = "2")]
     pub model: ::prost::alloc::string::String,
-    /// The application's own bytes. At most 4 MiB; more goes by ImportState. Absent: those of the last version.
+    /// The application's own bytes. At most 4 MiB; more goes by ImportState. Absent: those of the parent version.
     #[prost(bytes = "vec", optional, tag = "3")]
     pub agent_state: ::core::option::Option<::prost::alloc::vec::Vec<u8>>,
     /// What is kept of the key/value cache.
@@ -1343,7 +1343,7 @@ pub struct Truncation {
 /// Saves the session when the answer is complete. Where that fails the call fails, and the session has the answer.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SnapshotAfterwards {
-    /// Bytes of the application's own, saved with the session. At most 4 MiB. Absent: those of the last version.
+    /// Bytes of the application's own, saved with the session. At most 4 MiB. Absent: those of the parent version.
     #[prost(bytes = "vec", optional, tag = "1")]
     pub agent_state: ::core::option::Option<::prost::alloc::vec::Vec<u8>>,
     /// Labels of the version. At most 16, keys of 1…64 bytes, values of at most 256 bytes.

@@ -360,7 +360,7 @@ export const TruncationSchema: GenMessage<Truncation> = /*@__PURE__*/
  */
 export type SnapshotAfterwards = Message<"magnitude.v1.SnapshotAfterwards"> & {
   /**
-   * Bytes of the application's own, saved with the session. At most 4 MiB. Absent: those of the last version.
+   * Bytes of the application's own, saved with the session. At most 4 MiB. Absent: those of the parent version.
    *
    * @generated from field: optional bytes agent_state = 1;
    */

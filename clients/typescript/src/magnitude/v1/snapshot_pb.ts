@@ -617,7 +617,7 @@ export type SaveRequest = Message<"magnitude.v1.SaveRequest"> & {
   model: string;
 
   /**
-   * The application's own bytes. At most 4 MiB; more goes by ImportState. Absent: those of the last version.
+   * The application's own bytes. At most 4 MiB; more goes by ImportState. Absent: those of the parent version.
    *
    * @generated from field: optional bytes agent_state = 3;
    */

@@ -42,7 +42,7 @@ public final class Session {
     return request.toBuilder().setSessionId(id).build();
   }
 
-  /** Makes a new version of the session, which keeps the application's bytes of the last version. */
+  /** Makes a new version of the session, with the application's bytes of the parent version. */
   public Snapshot save() {
     return save(SaveRequest.newBuilder());
   }
