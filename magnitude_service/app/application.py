@@ -236,7 +236,8 @@ class Application:
 
 def _describe_pages(loaded: LoadedModel) -> PageDescription:
     from magnitude_service.engine.batch import PAGE_TOKENS
-    from magnitude_service.engine.canonical_pages import row_bytes
+    from magnitude_service.engine.canonical_pages import problem_of, row_bytes
+    from magnitude_service.engine.options import equal_instruction_sets
     from magnitude_service.server.served_models import PageDescription
 
     layout = loaded.plan.layout
@@ -247,6 +248,8 @@ def _describe_pages(loaded: LoadedModel) -> PageDescription:
         page_tokens=PAGE_TOKENS,
         cache_type=layout.cache_type.name.lower(),
         instruction_set=loaded.kernels,
+        equal_instruction_sets=equal_instruction_sets(loaded.kernels),
         vocabulary_id=functools.cache(lambda: loaded.model.metadata.strings(TOKENS_KEY).sha256()),
         row_bytes=row_bytes,
+        problem_of=problem_of,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from magnitude_service.options import Options, option
 
@@ -19,3 +19,11 @@ class EngineOptions(Options):
         "Instruction set of the kernels; empty: the best that this machine runs.",
         choices=("", "scalar", "avx2", "avx512", "neon"),
     )
+
+
+def equal_instruction_sets(name: str) -> frozenset[str]:
+    """The instruction sets whose results have the same bits as the named one's: all that `cpu_isa` offers, for it changes
+    none; of another arithmetic (the reference executor's) itself alone."""
+    [setting] = [field for field in fields(EngineOptions) if field.name == "cpu_isa"]
+    native = frozenset(setting.metadata["choices"]) - {""}
+    return native if name in native else frozenset({name})

@@ -129,10 +129,14 @@ class PageDescription:
     page_tokens: int
     cache_type: str
     instruction_set: str
+    equal_instruction_sets: frozenset[str]
+    """Those whose results have the same bits as that one's."""
     vocabulary_id: Callable[[], str]
     """SHA-256 of the model's tokens; computed at the first call."""
     row_bytes: Callable[[str, int], int]
     """Bytes of one head's keys or values at one position, by cache type and head size; 0 for an unknown type."""
+    problem_of: Callable[[NDArray[np.uint8], str, str], str]
+    """Why pages of one cache type cannot be loaded into pages of another, or the same; "" where they can."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from magnitude.v1 import snapshot_pb2
 from magnitude_service.errors import ContextLengthError, IntegrityError, MagnitudeError, PreconditionError
@@ -23,8 +24,6 @@ STATE_VERSION = 1
 LAYOUT_VERSION = 1
 TEMPLATE_TIME_SECONDS_END = 253_370_764_800
 """The year 9999: a calendar has no date behind it, in any time zone."""
-NATIVE = frozenset({"scalar", "avx2", "avx512"})
-"""Instruction sets whose results have the same bits; tests/golden/test_determinism.py compares them."""
 
 BIT_EXACT = snapshot_pb2.RESTORE_FIDELITY_BIT_EXACT
 RECOMPUTED = snapshot_pb2.RESTORE_FIDELITY_RECOMPUTED
@@ -149,6 +148,16 @@ def check_pages(
     return covered
 
 
+def check_page_values(layout: snapshot_pb2.PageLayout, content: NDArray[np.uint8], pages: PageDescription) -> None:
+    """Raises IntegrityError for pages, right in form, that hold what nothing can have computed."""
+    if problem := pages.problem_of(content, layout.cache_type, layout.cache_type):
+        raise IntegrityError(
+            f"The pages in key_value cannot be used: {problem}.",
+            remedy="Export the state again, or import it without page_layout and key_value: tokens are then computed.",
+            field="key_value",
+        )
+
+
 def restored(
     saved: SavedState,
     session_id: str,
@@ -211,11 +220,15 @@ def _pages(
         found = SavedPages(content, covered, layout.cache_type, saved) if covered else None
     if not reason and computed_with and computed_with != pages.cache_type:
         reason = f"they were computed with {computed_with} pages, and this server has {pages.cache_type}."
-    if found is not None and found.cache_type == pages.cache_type == computed_with:
+    if found is not None and fidelity_min and not found.cache_type == pages.cache_type == computed_with:
+        found = None  # converted pages would not do
+    if found is not None and (problem := pages.problem_of(found.content, found.cache_type, pages.cache_type)):
+        found, reason = None, f"their saved pages cannot be used: {problem}."
+    if found is None:
+        return None, RECOMPUTED if reason else BIT_EXACT, f"The tokens are computed again: {reason}" if reason else ""
+    if found.cache_type == pages.cache_type == computed_with:
         return found, BIT_EXACT, ""
-    if found is not None and not fidelity_min:
-        return found, APPROXIMATE, f"The pages, saved as {found.cache_type}, are converted to {pages.cache_type}."
-    return None, RECOMPUTED if reason else BIT_EXACT, f"The tokens are computed again: {reason}" if reason else ""
+    return found, APPROXIMATE, f"The pages, saved as {found.cache_type}, are converted to {pages.cache_type}."
 
 
 def _difference(snapshot: snapshot_pb2.Snapshot, description: ModelDescription, pages: PageDescription) -> str:
@@ -223,7 +236,7 @@ def _difference(snapshot: snapshot_pb2.Snapshot, description: ModelDescription, 
     if snapshot.model_id != description.model_id:
         return f"they were computed by another model file, {snapshot.model or 'without a name'}."
     found, ours = snapshot.instruction_set, pages.instruction_set
-    if found != ours and not {found, ours} <= NATIVE:
+    if found not in pages.equal_instruction_sets:
         return f"they were computed by the arithmetic of {found or 'nobody knows what'}, and this server's is {ours}."
     return ""
 

@@ -20,7 +20,7 @@ from magnitude_service.errors import IntegrityError, InvalidRequestError, Precon
 from magnitude_service.scheduling.session import Session
 from magnitude_service.server import bounds, convert, limits
 from magnitude_service.server.served_models import Runtime, ServedModel, ServedModels
-from magnitude_service.server.session_messages import check_pages, check_state
+from magnitude_service.server.session_messages import check_page_values, check_pages, check_state
 from magnitude_service.server.sessions import Sessions
 from magnitude_service.server.state_store import SaveOptions
 from magnitude_service.server.text_workers import TextWorkers
@@ -171,6 +171,7 @@ class StateImport:
         snapshot.agent_state_sha256 = self._blobs["agent_state"].digest.digest()
         if header.HasField("page_layout"):
             check_pages(header.page_layout, key_value.nbytes, snapshot.token_count, pages.row_bytes)
+            check_page_values(header.page_layout, key_value, pages)
         return store.writer().save(
             header,
             agent_state=agent_state,

@@ -12,11 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from magnitude.client import Client
-from magnitude.errors import CallError, Exhausted, InvalidRequest, NotFound, PreconditionFailed, Unavailable
+from magnitude.errors import CallError, DataLoss, Exhausted, InvalidRequest, NotFound, PreconditionFailed, Unavailable
+from magnitude.sessions import ExportedState
 from magnitude.v1 import inference_pb2, snapshot_pb2
+from magnitude_service.engine.cache_rows import CacheType, encode
+from magnitude_service.engine.canonical_pages import VALUE_MAX, problem_of
+from magnitude_service.snapshot import SnapshotOptions, StateSnapshotManager
 from tests.support.serving import Served, eventually, serving, starting
 from tests.support.tiny_models import write_tiny_model
 
@@ -437,6 +442,53 @@ def test_a_broken_import_keeps_nothing(client: Client) -> None:
             send(*parts)
         assert caught.value.reason == reason, parts
     assert not [found for found in client.sessions.list() if found.session_id == "broken"]
+
+
+GARBAGE = (b"\xff\xff", b"\x00\x7c", b"\x80\xff", b"\x80\x7f", b"\xff\x7e")
+"""The upper bytes of floats: NaN, an infinity of f16, those of f32, and a number that no model computes."""
+
+
+@pytest.mark.parametrize("cache_type", ["f32", "f16"])
+def test_pages_of_garbage_are_refused_at_import_and_computed_again_at_restore(
+    model: Path, tmp_path: Path, cache_type: str
+) -> None:
+    flags = ("--state-dir", str(tmp_path), "--cache-type", cache_type)
+    with serving(model, *flags) as served, Client(served.address, retries=False) as client:
+        whole = answer_of(ask(client, "whole", PROMPT, 20))
+        before = answer_of(ask(client, "s", PROMPT, 9))
+        client.session("s").save(b"mine")
+        state = client.sessions.export("s")
+        size = np.dtype(np.float32 if cache_type == "f32" else np.float16).itemsize
+        garbage = [bytes(size - 2) + upper + state.key_value[size:] for upper in GARBAGE]
+        garbage = [content for content in garbage if problem_of(np.frombuffer(content, np.uint8), *[cache_type] * 2)]
+        assert len(garbage) >= 3
+        for content in garbage:
+            with pytest.raises(DataLoss, match="pages in key_value") as caught:
+                client.sessions.import_state(ExportedState(state.header, b"", content), "forged")
+            assert caught.value.reason == "INTEGRITY"
+        assert not list(client.sessions.list("forged"))
+    with StateSnapshotManager(model, SnapshotOptions(state_dir=str(tmp_path))) as manager:
+        manager.save(state.header, agent_state=b"mine", key_value=garbage[0])
+    with serving(model, *flags) as served, Client(served.address, retries=False) as client:
+        found = client.session("s").restore()
+        assert (found.fidelity, found.agent_state) == (snapshot_pb2.RESTORE_FIDELITY_RECOMPUTED, b"mine")
+        assert "saved pages cannot be used: they hold a value that is no finite number" in found.reason
+        assert before + answer_of(ask(client, "s", None, 11)) == whole
+
+
+@pytest.mark.parametrize("cache_type", ["f32", "bf16", "f16"])
+def test_pages_of_the_largest_numbers_make_no_logit_infinite(model: Path, tmp_path: Path, cache_type: str) -> None:
+    flags = ("--state-dir", str(tmp_path), "--cache-type", cache_type)
+    with serving(model, *flags) as served, Client(served.address, retries=False) as client:
+        ask(client, "s", PROMPT, 40)
+        client.session("s").save()
+        state = client.sessions.export("s")
+        kind = CacheType[cache_type.upper()]
+        largest = encode(np.array([VALUE_MAX[kind]], np.float32), kind).tobytes()
+        content = largest * (len(state.key_value) // len(largest))
+        client.sessions.import_state(ExportedState(state.header, b"", content), "large")
+        assert client.session("large").restore().fidelity == BIT_EXACT
+        assert len(answer_of(ask(client, "large", " and", 6))) == 6
 
 
 def test_versions_are_listed_deleted_and_compacted(client: Client) -> None:

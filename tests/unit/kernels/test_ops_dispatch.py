@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+from magnitude_service import kernels
 from magnitude_service.engine import batch
+from magnitude_service.engine.options import EngineOptions, equal_instruction_sets
 from magnitude_service.errors import ConfigurationError
 from magnitude_service.kernels import _kernels, reference, select_instruction_set, supported_instruction_sets
 
@@ -46,6 +51,17 @@ def test_every_table_that_the_processor_and_the_system_offer_is_found():
     if "asimddp" in flags:
         wanted.append("neon")
     assert supported_instruction_sets() == [*wanted, "scalar"]
+
+
+def test_every_table_is_offered_and_has_the_bits_of_every_other_one():
+    sources = Path(kernels.__file__).parent.joinpath("csrc").glob("*.cpp")
+    tables = [re.findall(r"^const Ops k(\w+)Ops = ", source.read_text(), re.M) for source in sources]
+    names = {name.lower() for found in tables for name in found}
+    assert len(names) >= 4
+    for name in names:
+        assert {each.replace("_", "") for each in equal_instruction_sets(name)} == names
+        assert EngineOptions(cpu_isa=name)
+    assert equal_instruction_sets("reference") == {"reference"}
 
 
 def test_constants_agree_between_the_languages():

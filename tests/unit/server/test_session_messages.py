@@ -31,7 +31,18 @@ def row_bytes(cache_type: str, head_size: int) -> int:
 
 
 DESCRIPTION = ModelDescription("ab" * 32, "llama", "Q8_0", 1, 1, 100, 200, VOCABULARY)
-PAGES = PageDescription(3, 2, 4, 32, "f16", "avx512", lambda: "tokens", row_bytes)
+
+
+def problem_of(content: np.ndarray, saved_type: str, cache_type: str) -> str:
+    return "they hold a 255" if 255 in content else ""
+
+
+PAGES = PageDescription(
+    *(3, 2, 4, 32, "f16", "avx512", frozenset({"avx512", "scalar"})),
+    vocabulary_id=lambda: "tokens",
+    row_bytes=row_bytes,
+    problem_of=problem_of,
+)
 TOKEN_BYTES = 2 * 3 * 2 * 4 * 2
 MODEL = ServedModel("tiny")
 
@@ -79,6 +90,24 @@ def test_a_session_comes_back_as_it_was_saved() -> None:
     assert session.saved_pages.tokens == 4
 
 
+def test_pages_to_load_hold_what_keeps_their_bytes() -> None:
+    """The store gives the bytes of a deleted version back once nobody has the SavedState any more."""
+    version = saved()
+    session = restored(version, "s", MODEL, DESCRIPTION, PAGES).session
+    assert session.saved_pages is not None
+    assert session.saved_pages.owner is version
+
+
+@pytest.mark.parametrize("cache_type", ["f16", "f32"])
+def test_pages_of_what_nothing_can_have_computed_are_computed_again(cache_type: str) -> None:
+    version = saved()
+    assert version.key_value is not None
+    version.key_value[7] = 255
+    found = restored(version, "s", MODEL, DESCRIPTION, replace(PAGES, cache_type=cache_type))
+    assert (found.fidelity, found.recomputed_tokens, found.session.saved_pages) == (RECOMPUTED, 5, None)
+    assert "saved pages cannot be used: they hold a 255" in found.reason
+
+
 def test_under_another_name_it_has_no_version_yet() -> None:
     session = restored(saved(), "copy", MODEL, DESCRIPTION, PAGES).session
     assert (session.version, session.is_saved) == (0, False)
@@ -95,7 +124,10 @@ def test_a_session_has_the_state_version_that_this_server_knows() -> None:
         ({}, True, 0, BIT_EXACT, "", 1),
         ({}, False, 0, BIT_EXACT, "", 5),
         ({"instruction_set": "scalar"}, True, BIT_EXACT, BIT_EXACT, "", 1),
-        ({"instruction_set": "reference"}, True, 0, RECOMPUTED, "arithmetic of avx512", 5),
+        (
+            {"instruction_set": "reference", "equal_instruction_sets": frozenset({"reference"})},
+            *(True, 0, RECOMPUTED, "arithmetic of avx512", 5),
+        ),
         ({"cache_type": "f32"}, True, 0, APPROXIMATE, "saved as f16, are converted to f32", 1),
         ({"cache_type": "f32"}, True, RECOMPUTED, RECOMPUTED, "computed with f16", 5),
         ({"cache_type": "f32"}, False, 0, RECOMPUTED, "f16 pages", 5),

@@ -21,7 +21,12 @@ from magnitude_service.server.sessions import Sessions
 from magnitude_service.server.text_workers import TextWorkers
 from magnitude_service.snapshot import LazyManager, SnapshotOptions, StateSnapshotManager
 
-PAGES = PageDescription(1, 1, 1, 32, "f16", "avx512", lambda: "tokens", lambda kind, size: 2 * size)
+PAGES = PageDescription(
+    *(1, 1, 1, 32, "f16", "avx512", frozenset({"avx512"})),
+    vocabulary_id=lambda: "tokens",
+    row_bytes=lambda kind, size: 2 * size,
+    problem_of=lambda content, saved_type, cache_type: "",
+)
 """Four bytes a token, as the fake engine has."""
 MAX_TOKENS = inference_pb2.FINISH_REASON_MAX_TOKENS
 
