@@ -19,7 +19,7 @@ from magnitude_service.cli.connection import (
     Connection,
     Tls,
 )
-from magnitude_service.cli.state_sources import Exported, source
+from magnitude_service.cli.state_sources import Exported, source, state_file
 from magnitude_service.errors import IntegrityError, InvalidRequestError, NotFoundError
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def check(file: StateFile) -> None:
     """Read every byte of every version. Exit status 0: sound; 65: damaged, each damage in a line with its offset."""
     from magnitude_service.snapshot.inspection import check
 
-    findings = check(Path(file))
+    findings = check(state_file(file))
     for finding in findings:
         typer.echo(_finding_line(finding))
     if findings:
@@ -165,13 +165,18 @@ def dump(file: StateFile) -> None:
     """Print the structure: a line for each segment, live or dead, its parts below it, and for each hole."""
     from magnitude_service.snapshot.inspection import dump
 
-    for line in dump(Path(file)):
+    for line in dump(state_file(file)):
         typer.echo(line)
 
 
 def _the_only(taken: Exported | None, file: str, ids: list[str]) -> Exported:
     if not ids:
-        raise NotFoundError(f"{file} holds no session.", reason="SESSION_NOT_FOUND", file=file)
+        raise NotFoundError(
+            f"{file} holds no session.",
+            remedy="Name a file that `magnitude state export` made.",
+            reason="SESSION_NOT_FOUND",
+            file=file,
+        )
     if taken is None:
         raise InvalidRequestError(
             f"{file} holds {len(ids)} sessions: {', '.join(ids[:5])}{', …' * (len(ids) > 5)}.",

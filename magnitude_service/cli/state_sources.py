@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from magnitude_service.errors import InvalidRequestError
+from magnitude_service.errors import InvalidRequestError, PreconditionError
 
 if TYPE_CHECKING:
     from magnitude.client import Client
@@ -128,13 +128,28 @@ class ServerSource:
         return self._sessions.compact(keep_versions, model=self._model, dry_run=dry_run)
 
 
+def state_file(name: str) -> Path:
+    """The path of a file that may hold sessions. *Raises*: PreconditionError (NOT_A_STATE_FILE) for what is there and
+    is no regular file; one that is not there is for whoever opens it."""
+    path = Path(name)
+    if path.exists() and not path.is_file():
+        kind = "a folder" if path.is_dir() else "a pipe" if path.is_fifo() else "no regular file"
+        raise PreconditionError(
+            f"{path} is {kind}; sessions lie in a regular file.",
+            remedy="Name M.state.gguf, or a model with a tail.",
+            reason="NOT_A_STATE_FILE",
+            file=path,
+        )
+    return path
+
+
 @contextlib.contextmanager
 def source(connection: Connection, file: str | None, address: str, model: str, *, read_only: bool) -> Iterator[Source]:
     """The file where one is named, else the server. Raises MagnitudeError, for a call that failed too."""
     if file is not None:
         from magnitude_service.snapshot.state_file import open_state_file
 
-        with open_state_file(Path(file), read_only=read_only) as manager:
+        with open_state_file(state_file(file), read_only=read_only) as manager:
             yield FileSource(manager)
         return
     from magnitude_service.config import quieten_grpc

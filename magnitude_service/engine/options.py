@@ -22,8 +22,8 @@ class EngineOptions(Options):
 
 
 def equal_instruction_sets(name: str) -> frozenset[str]:
-    """The instruction sets whose results have the same bits as the named one's: all that `cpu_isa` offers, for it changes
-    none; of another arithmetic (the reference executor's) itself alone."""
+    """The instruction sets whose results have the same bits as the named one's: all that `cpu_isa` offers, since it
+    changes none; of another arithmetic (the reference executor's) itself alone."""
     [setting] = [field for field in fields(EngineOptions) if field.name == "cpu_isa"]
     native = frozenset(setting.metadata["choices"]) - {""}
     return native if name in native else frozenset({name})

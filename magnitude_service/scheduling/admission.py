@@ -32,7 +32,9 @@ def check_request(request: Request, limits: ModelLimits, options: SchedulingOpti
             remedy="Ask for fewer.",
         )
     if not 0 <= request.sampling.seed < SEEDS:
-        raise InvalidRequestError(f"The seed {request.sampling.seed} is not within 0 to 2^64 - 1.")
+        raise InvalidRequestError(
+            f"The seed {request.sampling.seed} is not within 0 to 2^64 - 1.", remedy="Name another seed, or none."
+        )
 
 
 def check_pages(state: RequestState, pages_total: int) -> None:
@@ -68,7 +70,9 @@ def _check_context(request: Request, context_tokens: int) -> None:
         )
     least = request.stopping.min_tokens
     if least < 0 or (wanted is not None and least > wanted):
-        raise InvalidRequestError(f"min_tokens is {least}, allowed is 0 to max_tokens ({wanted}).")
+        raise InvalidRequestError(
+            f"min_tokens is {least}, allowed is 0 to max_tokens ({wanted}).", remedy="Lower min_tokens."
+        )
 
 
 def _check_ids(request: Request, vocabulary_size: int) -> None:

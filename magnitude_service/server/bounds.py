@@ -10,11 +10,13 @@ from typing import NoReturn
 from magnitude_service.errors import InvalidRequestError, UnimplementedError
 
 SHOWN_CHARACTERS_MAX = 80
+WHOLE_MAX = 2.0**53
+"""Below it a float has every digit of a whole number."""
 
 
 def refuse(field: str, found: object, allowed: str, remedy: str = "") -> NoReturn:
     """Raises InvalidRequestError: `field` is `found`; `allowed` says what it must be."""
-    shown = found if isinstance(found, str) else f"{found:.7g}" if isinstance(found, float) else repr(found)
+    shown = found if isinstance(found, str) else plain(found) if isinstance(found, float) else repr(found)
     if len(shown) > SHOWN_CHARACTERS_MAX:
         shown = shown[: SHOWN_CHARACTERS_MAX - 1] + "…"
     raise InvalidRequestError(
@@ -34,9 +36,16 @@ def unimplemented(field: str, what: str, remedy: str = "") -> NoReturn:
 def number(field: str, value: float, low: float, high: float, *, above: bool = False) -> float:
     """The value, if it is finite and within low…high; with `above`, `low` itself is out of bounds."""
     if not (math.isfinite(value) and low <= value <= high and not (above and value == low)):
-        span = f"above {low:g}, up to {high:g}" if above else f"within {low:g} … {high:g}"
+        span = f"above {plain(low)}, up to {plain(high)}" if above else f"within {plain(low)} … {plain(high)}"
         refuse(field, value, span)
     return value
+
+
+def plain(value: float) -> str:
+    """A number in words of an error: a whole one digit by digit, so that it can be pasted back, another in seven digits
+    at most."""
+    is_whole = isinstance(value, int) or (value.is_integer() and abs(value) < WHOLE_MAX)
+    return str(int(value)) if is_whole else f"{value:.7g}"
 
 
 def count(field: str, found: int, allowed: int) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magnitude.v1 import snapshot_pb2
-from magnitude_service.errors import ContextLengthError, IntegrityError, MagnitudeError, PreconditionError
+from magnitude_service.errors import ContextLengthError, IncompatibleVersionError, IntegrityError, PreconditionError
 from magnitude_service.scheduling.session import Run, SavedPages, Session, TextState, TokenKind
 from magnitude_service.server import limits
 from magnitude_service.server.served_models import ModelDescription, PageDescription, ServedModel
@@ -97,11 +97,7 @@ def check_state(state: snapshot_pb2.SessionState, vocabulary_size: int, where: s
     """Raises IntegrityError for a state that no session of such a model can have, PreconditionError for one that this
     version of the server does not know."""
     if state.state_version != STATE_VERSION:
-        raise PreconditionError(
-            f"{where}.state_version is {state.state_version}; this server knows {STATE_VERSION}.",
-            remedy="Use the version of the server that wrote it, or a later one.",
-            reason="INCOMPATIBLE_VERSION",
-        )
+        _incompatible(f"{where}.state_version", state.state_version, f"{STATE_VERSION}")
     tokens = np.fromiter(state.token_ids, np.int64, len(state.token_ids))
     if (bad := np.flatnonzero(tokens >= vocabulary_size)).size:
         _wrong(f"{where}.token_ids[{bad[0]}]", tokens[bad[0]], f"below {vocabulary_size}")
@@ -118,9 +114,9 @@ def check_state(state: snapshot_pb2.SessionState, vocabulary_size: int, where: s
         _wrong(f"{where}.sampler.window", f"{len(window)} other tokens", "the last of token_ids")
     for name in ("adapters", "cache_salt"):
         if getattr(state, name):
-            _unknown(f"{where}.{name}")
+            _incompatible(f"{where}.{name}", "set", "sessions without it")
     if state.sampler.grammar_state:
-        _unknown(f"{where}.sampler.grammar_state")
+        _incompatible(f"{where}.sampler.grammar_state", "set", "sessions without it")
     if len(state.decoder.held_text.encode()) > limits.STOP_STRING_BYTES_MAX:
         _wrong(f"{where}.decoder.held_text", f"{len(state.decoder.held_text)} characters", "part of a stop string")
     IncrementalDecoder(state.decoder.pending_bytes)  # raises where they begin no character
@@ -134,13 +130,10 @@ def check_pages(
     """How many tokens the pages cover. Raises PreconditionError for a form that is not known, IntegrityError where
     their size is wrong."""
     row = row_bytes(layout.cache_type, layout.head_size)
-    if layout.layout_version != LAYOUT_VERSION or (layout.head_size and not row):
-        raise PreconditionError(
-            f"The pages have layout {layout.layout_version} of {layout.cache_type[:20]!r}; this server knows layout "
-            f"{LAYOUT_VERSION}, and another cache type.",
-            remedy="Use the version of the server that wrote them, or restore without pages.",
-            reason="INCOMPATIBLE_VERSION",
-        )
+    if layout.layout_version != LAYOUT_VERSION:
+        _incompatible("page_layout.layout_version", layout.layout_version, f"{LAYOUT_VERSION}")
+    if layout.head_size and not row:
+        _incompatible("page_layout.cache_type", repr(layout.cache_type[:20]), "f32, f16, bf16, q8_0 and q4_0")
     token_bytes = 2 * layout.layers * layout.heads * row
     covered, rest = divmod(key_value_bytes, token_bytes) if token_bytes else (0, key_value_bytes)
     if rest or covered > max(token_count - 1, 0):
@@ -189,6 +182,7 @@ def restored(
             f"The session can only be restored as {snapshot_pb2.RestoreFidelity.Name(fidelity)}: {reason}",
             remedy="Ask for less, or restore it where it was saved.",
             reason="RESTORE_FIDELITY",
+            field="fidelity_min",
             session_id=snapshot.session_id,
         )
     session = Session(
@@ -270,16 +264,14 @@ def _runs(state: snapshot_pb2.SessionState) -> list[Run]:
 def _wrong(field: str, found: object, allowed: str) -> NoReturn:
     raise IntegrityError(
         f"The saved {field} is {found}; it must be {allowed}.",
-        remedy="Restore another version of the session.",
+        remedy="Restore another version of the session, or export this one again.",
         field=field,
     )
 
 
-def _unknown(field: str) -> NoReturn:
-    error: MagnitudeError = PreconditionError(
-        f"The saved {field} is set, which this server cannot go on from.",
+def _incompatible(field: str, found: object, known: str) -> NoReturn:
+    raise IncompatibleVersionError(
+        f"The saved {field} is {found}; this server knows {known}.",
         remedy="Use the version of the server that wrote it, or a later one.",
-        reason="INCOMPATIBLE_VERSION",
         field=field,
     )
-    raise error

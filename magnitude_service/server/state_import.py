@@ -112,7 +112,11 @@ class StateImport:
         """Saves what came as a new version. *Raises*: InvalidRequestError for a stream without an end; IntegrityError
         where sizes or hashes are not those of the end; whatever saving raises."""
         if self._end is None or self._model is None:
-            raise InvalidRequestError("The stream ended before its end message: nothing is kept.", field="end")
+            raise InvalidRequestError(
+                "The stream ended before its end message: nothing is kept.",
+                remedy="Send the state again, with its end.",
+                field="end",
+            )
         for name, blob in self._blobs.items():
             bytes_sent, hash_sent = getattr(self._end, f"{name}_bytes"), getattr(self._end, f"{name}_sha256")
             if bytes_sent != blob.size or (hash_sent or hashlib.sha256().digest()) != blob.digest.digest():

@@ -12,7 +12,7 @@ import grpc
 
 from magnitude_service.errors import ConfigurationError, MagnitudeError
 from magnitude_service.server.options import ServerOptions
-from magnitude_service.server.watched_files import WatchedFiles
+from magnitude_service.server.watched_files import WatchedFiles, read_whole
 
 RELOAD_SECONDS = 1.0
 """How often the files are looked at, at most; each handshake asks."""
@@ -84,8 +84,4 @@ def _words(error: OSError) -> str:
 
 
 def _read(name: str, field: str) -> bytes:
-    try:
-        with Path(name).open("rb") as file:
-            return file.read(PEM_BYTES_MAX)
-    except OSError as error:
-        raise ConfigurationError(f"{field} {name} cannot be read: {error.strerror}.", field=field) from error
+    return read_whole(Path(name), PEM_BYTES_MAX, field)

@@ -19,7 +19,7 @@ from magnitude_service.errors import (
     PermissionDeniedError,
     UnauthenticatedError,
 )
-from magnitude_service.server.watched_files import WatchedFiles
+from magnitude_service.server.watched_files import WatchedFiles, read_whole
 
 OPEN_PREFIX = "/grpc.health.v1.Health/"
 HEADER = "authorization"
@@ -74,7 +74,11 @@ class Tokens:
             return
         try:
             if not self._path.is_file():  # to open a pipe would wait for its other end
-                raise ConfigurationError(f"The token file {self._path} is no regular file now.", field="token_file")
+                raise ConfigurationError(
+                    f"The token file {self._path} is no regular file now.",
+                    remedy="Put the file of tokens back in its place.",
+                    field="token_file",
+                )
             self._digests = parse_tokens(_read(self._path), str(self._path))
         except MagnitudeError as error:
             logger.error("the tokens stay as they were: %s", error)
@@ -108,10 +112,4 @@ def _digest(token: bytes) -> bytes:
 
 
 def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise ConfigurationError(
-            f"The token file {path} cannot be read: {error.strerror}.", field="token_file"
-        ) from error
+    return read_whole(path, FILE_BYTES_MAX, "token_file")

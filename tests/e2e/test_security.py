@@ -156,7 +156,7 @@ def test_a_model_in_this_process_needs_no_certificate_whatever_is_set_for_server
     [
         (("--tls-key", "k.pem"), "tls_certificate and tls_key are given one without the other"),
         (("--tls-certificate", "c.pem", "--tls-key", "k.pem"), "tls_certificate c.pem cannot be read"),
-        (("--token-file", "none"), "The token file none cannot be read"),
+        (("--token-file", "none"), "token_file none cannot be read"),
     ],
 )
 def test_a_server_that_could_let_nobody_in_is_not_started(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -167,10 +169,19 @@ def test_a_file_that_is_not_there_makes_none(tmp_path: Path, command: str) -> No
 
 
 @pytest.mark.parametrize("command", ["check", "dump", "list", "compact"])
-@pytest.mark.parametrize("special", ["/dev/zero", "/dev/full", "/"])
-def test_what_is_no_regular_file_is_refused(special: str, command: str) -> None:
-    with pytest.raises(PreconditionError, match=r"no regular file|Is a directory"):
-        commands.run(["state", command, special])
+@pytest.mark.parametrize(
+    ("special", "words"),
+    [("/dev/zero", "no regular file"), ("/", "a folder"), ("{}/a.gguf", "a pipe"), ("{}/b.state.gguf", "a pipe")],
+)
+def test_what_is_no_regular_file_is_refused_by_what_it_is(
+    tmp_path: Path, special: str, words: str, command: str
+) -> None:
+    for name in ("a.gguf", "b.state.gguf"):
+        os.mkfifo(tmp_path / name)
+    name = special.format(tmp_path)
+    with pytest.raises(PreconditionError, match=f"{re.escape(name)} is {words}") as caught:
+        commands.run(["state", command, name])
+    assert (caught.value.reason, "M.state.gguf" in caught.value.remedy) == ("NOT_A_STATE_FILE", True)
 
 
 def test_a_model_without_sessions_says_so(tmp_path: Path) -> None:

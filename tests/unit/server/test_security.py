@@ -168,6 +168,24 @@ def test_authorities_of_callers_that_are_none_are_refused_by_name(pair: Pair, tm
         Certificates(ServerOptions(**tls_of(pair), tls_client_ca=str(tmp_path / "ca")))
 
 
+def test_a_file_of_certificates_or_tokens_above_its_limit_is_refused_and_not_cut(
+    pair: Pair, token_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    served, checked = Certificates(ServerOptions(**tls_of(pair))), Tokens(token_file)
+    with pair.certificate.open("a") as file:
+        file.write("\n" * tls.PEM_BYTES_MAX)
+    with pytest.raises(ConfigurationError, match=r"tls_certificate .* has more than 1,048,576 bytes") as caught:
+        Certificates(ServerOptions(**tls_of(pair)))
+    assert (caught.value.field, bool(caught.value.remedy)) == ("tls_certificate", True)
+    assert served.renewed() is None
+    with token_file.open("a") as file:
+        file.write("\n" * tokens.FILE_BYTES_MAX + "one-more\n")
+    with pytest.raises(ConfigurationError, match=r"token_file .* has more than 4,097,000 bytes"):
+        Tokens(token_file)
+    checked.check("/x", AUTHORIZED)
+    assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
+
+
 @pytest.mark.parametrize("given", [{"tls_key": "k"}, {"tls_certificate": "c"}, {"tls_client_ca": "a"}])
 def test_settings_of_tls_that_lack_another_are_refused(given: dict[str, str]) -> None:
     with pytest.raises(ConfigurationError, match="without"):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from magnitude.v1 import snapshot_pb2
+from magnitude_service.engine.cache_rows import CacheType
 from magnitude_service.errors import ContextLengthError, IntegrityError, MagnitudeError, PreconditionError
 from magnitude_service.scheduling.session import Session, TextState, TokenKind
 from magnitude_service.server.served_models import ModelDescription, PageDescription, ServedModel
@@ -235,8 +236,15 @@ def test_pages_of_a_wrong_size_or_form_are_refused(
     assert layout is not None
     for name, value in change.items():
         setattr(layout, name, value)
-    with pytest.raises(kind):
+    with pytest.raises(kind) as caught:
         check_pages(layout, size, 5, row_bytes)
+    assert isinstance(caught.value, IntegrityError) or f"page_layout.{name} is {value!r}" in caught.value.message
+
+
+def test_a_cache_type_that_is_not_known_is_refused_with_those_that_are() -> None:
+    with pytest.raises(PreconditionError) as caught:
+        check_pages(snapshot_pb2.PageLayout(layout_version=1, head_size=4, cache_type="q3"), 0, 5, row_bytes)
+    assert all(kind.name.lower() in caught.value.message for kind in CacheType)
 
 
 def test_pages_of_other_layers_under_the_same_model_are_damage() -> None:
