@@ -89,7 +89,14 @@ STEP_SECONDS = _histogram("step_seconds", "Duration of steps.", "model")
 STEP_ROWS = _histogram("step_rows", "Rows (tokens) of steps.", "model", TOKENS)
 PAGES = _gauge("key_value_pages", "Key/value pages in all.", "model")
 PAGES_USED = _gauge("key_value_pages_used", "Key/value pages that are held.", "model")
-PAGES_RATIO = _gauge("key_value_usage_ratio", "Share of the key/value pages that are held, 0 to 1.", "model")
+PAGES_IDLE = _gauge(
+    "key_value_pages_idle", "Those of them that idle sessions have: a request that lacks pages gets them.", "model"
+)
+PAGES_RATIO = _gauge(
+    "key_value_usage_ratio",
+    "Share of the key/value pages that are held and not idle, 0 to 1: what a request cannot get.",
+    "model",
+)
 PAGE_TOKENS = _gauge("key_value_page_size_tokens", "Tokens of a key/value page.", "model")
 CACHE_INFO = _gauge(
     "key_value_cache_info",

@@ -97,7 +97,9 @@ def refresh_load(observations: Metrics, model: str, load: Load) -> None:
     observations.set(metrics.REQUESTS_WAITING, load.waiting, model)
     observations.set(metrics.PAGES_USED, load.pages_used, model)
     observations.set(metrics.PAGES, load.pages_total, model)
-    observations.set(metrics.PAGES_RATIO, load.pages_used / load.pages_total if load.pages_total else 0.0, model)
+    observations.set(metrics.PAGES_IDLE, load.pages_idle, model)
+    taken = load.pages_used - load.pages_idle
+    observations.set(metrics.PAGES_RATIO, taken / load.pages_total if load.pages_total else 0.0, model)
 
 
 def refresh_files(observations: Metrics, model: str, views: Sequence[NDArray[np.uint8]]) -> None:

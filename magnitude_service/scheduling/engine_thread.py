@@ -70,7 +70,7 @@ class EngineThread:
         self._on_failed = on_failed
         self._tokens = RateMeter(clock())
         self._requests = RateMeter(clock())
-        self._published = (0, 0)  # running requests, used pages; replaced as a whole, so that readers need no lock
+        self._published = (0, 0, 0)  # running requests, used and idle pages; replaced as a whole: readers need no lock
         self._thread = threading.Thread(target=self._run, name="magnitude-engine", daemon=True)
 
     def start(self) -> None:
@@ -139,9 +139,9 @@ class EngineThread:
 
     def load(self) -> Load:
         """How busy the engine is now. Takes no lock, so that health can ask whatever goes on."""
-        running, pages_used = self._published
+        running, pages_used, pages_idle = self._published
         rate = self._tokens.read(self._clock())
-        return Load(running, self._inbox.waiting, pages_used, self._pages_total, rate)
+        return Load(running, self._inbox.waiting, pages_used, self._pages_total, rate, pages_idle)
 
     def _run(self) -> None:
         is_last = False
@@ -179,14 +179,15 @@ class EngineThread:
 
     def _publish(self) -> None:
         running = len(self._loop.requests) - len(self._loop.waiting)
-        self._published = (running, self._loop.pool.pages_used)
+        pages_used = self._loop.pool.pages_used
+        self._published = (running, pages_used, min(self.sessions.idle_pages, pages_used))
 
     def _give_up(self, error: MagnitudeError, events: list[Event]) -> None:
         """Refuses everything from now on; `events` and the end of whatever is left are the last to be heard."""
         now = self._clock()
         left = self._inbox.fail(error)
         self._loop.fail_exports(error)
-        self._published = (0, 0)
+        self._published = (0, 0, 0)
         if self._on_failed is not None:
             try:
                 self._on_failed(error)

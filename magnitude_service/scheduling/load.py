@@ -12,13 +12,17 @@ RATE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests that run and that wait, key/value pages, and generated tokens per second over the last seconds."""
+    """Requests that run and that wait, key/value pages, and generated tokens per second over the last seconds.
+
+    `pages_idle` are those of `pages_used` that idle sessions have: a request that lacks pages gets them at once.
+    """
 
     running: int
     waiting: int
     pages_used: int
     pages_total: int
     tokens_per_second: float
+    pages_idle: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,6 +136,18 @@ def test_a_session_looks_its_history_up_in_the_pages_that_it_kept(server: Served
     assert second.cached_tokens == history - 1
 
 
+def test_a_machine_full_of_idle_sessions_is_not_full(server: Served, port: int, client: Client) -> None:
+    """Whoever picks a server for a request asks what it cannot get; the pages of an idle session it can."""
+    client.infer("a b c d", max_tokens=40, session_id="agent/idle", ignore_eos=True)
+    eventually(lambda: value(families(port), "magnitude_key_value_pages_idle") > 0)
+    found = families(port)
+    assert value(found, "magnitude_key_value_pages_used") == value(found, "magnitude_key_value_pages_idle")
+    assert value(found, "magnitude_key_value_usage_ratio") == 0
+    client.sessions.delete("agent/idle")
+    held = value(found, "magnitude_key_value_pages_used")
+    eventually(lambda: value(families(port), "magnitude_key_value_pages_used") < held)
+
+
 def test_saving_and_restoring_a_session_is_counted_and_what_it_had_is_no_new_work(
     server: Served, port: int, client: Client
 ) -> None:

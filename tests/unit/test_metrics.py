@@ -19,7 +19,10 @@ from magnitude_service.metrics import (
     Metrics,
 )
 
-UNITS = ("_seconds", "_bytes", "_per_second", "_tokens", "_rows", "_running", "_waiting", "_pages", "_used", "_ratio")
+UNITS = (
+    *("_seconds", "_bytes", "_per_second", "_tokens", "_rows", "_running", "_waiting", "_pages", "_used", "_idle"),
+    "_ratio",
+)
 FAMILY_SUFFIXES = ("_total", "_count", "_sum", "_bucket")
 """What Prometheus adds to a family's name."""
 

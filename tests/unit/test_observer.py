@@ -65,7 +65,7 @@ def test_counters_of_a_new_model_begin_at_nought() -> None:
 
 def test_gauges_show_the_load_of_the_moment() -> None:
     observations = Metrics()
-    refresh_load(observations, "m", Load(running=1, waiting=2, pages_used=3, pages_total=4, tokens_per_second=5))
+    refresh_load(observations, "m", Load(1, 2, pages_used=3, pages_total=4, tokens_per_second=5, pages_idle=2))
     note_pages(observations, "m", 32, 4)
     found = values(observations)
     assert {name.removeprefix("magnitude_"): value for (name, *_), value in found.items()} == {
@@ -73,7 +73,8 @@ def test_gauges_show_the_load_of_the_moment() -> None:
         "requests_waiting": 2,
         "key_value_pages_used": 3,
         "key_value_pages": 4,
-        "key_value_usage_ratio": 0.75,
+        "key_value_pages_idle": 2,
+        "key_value_usage_ratio": 0.25,
         "key_value_page_size_tokens": 32,
         "key_value_cache_info": 1,
     }

@@ -299,7 +299,7 @@ type Load struct {
 	RunningRequests uint32 `protobuf:"varint,1,opt,name=running_requests,json=runningRequests,proto3" json:"running_requests,omitempty"`
 	// Requests that wait for pages or for a place.
 	WaitingRequests uint32 `protobuf:"varint,2,opt,name=waiting_requests,json=waitingRequests,proto3" json:"waiting_requests,omitempty"`
-	// Pages of the key/value cache that are held.
+	// Pages of the key/value cache that are held, those of idle sessions included.
 	PagesUsed uint64 `protobuf:"varint,3,opt,name=pages_used,json=pagesUsed,proto3" json:"pages_used,omitempty"`
 	// Pages of the key/value cache in all.
 	PagesTotal uint64 `protobuf:"varint,4,opt,name=pages_total,json=pagesTotal,proto3" json:"pages_total,omitempty"`

@@ -231,6 +231,8 @@ class Bench:
             for page in pages.tolist():
                 holders[page].append(("orphaned", page, False))
         assert self.pool.pages_used == len(holders)
+        idle = [session.pages.size for session in self.live_sessions() if not session.holder]
+        assert self.sessions.idle_pages == sum(idle)
         for page, held in holders.items():
             assert len(held) == 1 or (len(set(held)) == 1 and held[0][2]), f"page {page} is held by {held}"
 

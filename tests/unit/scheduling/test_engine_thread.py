@@ -286,15 +286,18 @@ def test_load_tells_who_runs_and_who_waits(rig, request_of) -> None:
     assert load.tokens_per_second > 0
 
 
-def test_a_session_that_is_deleted_gives_its_pages_back(rig, request_of) -> None:
+def test_pages_of_a_session_are_idle_between_its_requests_and_given_back_with_it(rig, request_of) -> None:
     session = rig.engine.sessions.add(Session("s"), "a request")
     rig.engine.submit(replace(request_of("a", prompt=40, max_tokens=4), session=session))
     rig.receiver.until_finished("a")
     session.settle(40, 4, TextState())
+    assert (rig.engine.load().pages_used, rig.engine.load().pages_idle) == (2, 0)
     rig.engine.sessions.release(session)
+    eventually(lambda: rig.engine.load().pages_idle == 2)
     assert rig.engine.load().pages_used == 2
     rig.engine.sessions.release(rig.engine.sessions.hold("s", "a delete"), ends=True)
     eventually(lambda: rig.engine.load().pages_used == 0)
+    assert rig.engine.load().pages_idle == 0
 
 
 def test_an_engine_that_never_started_can_be_stopped(bench_of) -> None:

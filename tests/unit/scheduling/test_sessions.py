@@ -165,7 +165,7 @@ def exported(bench: Any, session: Session) -> np.ndarray:
     """The session's pages, in canonical form."""
     target = np.empty(session.computed * bench.copies.token_bytes(), np.uint8)
     done: list = []
-    session.holder = "export"
+    bench.sessions.hold(session.session_id, "an export")
     bench.commands.exports.append(PageExport(session, bench.copies, target, done.append))
     while not done:
         bench.step()
@@ -224,7 +224,7 @@ def test_copies_of_pages_leave_room_between_tokens(bench_of: Any, request_of: An
     bench.submit(request_of("stream", 5, 20))
     bench.step()
     session, done = dialogue.session, []
-    session.holder = "export"
+    bench.sessions.hold("s", "an export")
     target = np.empty(session.computed * 4, np.uint8)
     bench.commands.exports.append(PageExport(session, bench.copies, target, done.append))
     while not done:
@@ -247,7 +247,7 @@ def test_exports_in_a_row_all_end(bench_of: Any, request_of: Any, pages: int) ->
     done: list = []
     targets = [np.empty(dialogue.session.computed * 4, np.uint8) for dialogue in dialogues]
     for dialogue, target in zip(dialogues, targets, strict=True):
-        dialogue.session.holder = "export"
+        bench.sessions.hold(dialogue.session.session_id, "an export")
         bench.commands.exports.append(PageExport(dialogue.session, bench.copies, target, done.append))
     for _ in range(10):
         bench.step()

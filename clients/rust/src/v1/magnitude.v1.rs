@@ -30,7 +30,7 @@ pub struct Load {
     /// Requests that wait for pages or for a place.
     #[prost(uint32, tag = "2")]
     pub waiting_requests: u32,
-    /// Pages of the key/value cache that are held.
+    /// Pages of the key/value cache that are held, those of idle sessions included.
     #[prost(uint64, tag = "3")]
     pub pages_used: u64,
     /// Pages of the key/value cache in all.

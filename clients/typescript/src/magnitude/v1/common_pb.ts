@@ -84,7 +84,7 @@ export type Load = Message<"magnitude.v1.Load"> & {
   waitingRequests: number;
 
   /**
-   * Pages of the key/value cache that are held.
+   * Pages of the key/value cache that are held, those of idle sessions included.
    *
    * @generated from field: uint64 pages_used = 3;
    */
