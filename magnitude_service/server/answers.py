@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from magnitude.v1 import common_pb2, inference_pb2
 from magnitude_service.scheduling.load import Load
 from magnitude_service.scheduling.request import PromptProgress, TokenLogprobs
-from magnitude_service.server.generation import ChoiceEnd, Generation, Piece
+from magnitude_service.server.answer import ChoiceEnd, Piece
+from magnitude_service.server.generation import Generation
 from magnitude_service.server.served_models import ServedModel
 
 

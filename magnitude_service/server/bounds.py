@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
 
 from magnitude_service.errors import InvalidRequestError, UnimplementedError
 
@@ -73,6 +76,15 @@ def token_id(field: str, value: int, vocabulary_size: int) -> int:
     if not 0 <= value < vocabulary_size:
         refuse(field, value, f"within 0 … {vocabulary_size - 1}", "Use ids of this model's tokenizer.")
     return value
+
+
+def token_ids(field: str, ids: Sequence[int], count_max: int, vocabulary_size: int) -> NDArray[np.int32]:
+    """The ids as an array, if they are few enough and the vocabulary has them."""
+    count(field, len(ids), count_max)
+    array = np.fromiter(ids, np.int64, len(ids))
+    if (bad := np.flatnonzero(array >= vocabulary_size)).size:
+        token_id(f"{field}[{bad[0]}]", int(array[bad[0]]), vocabulary_size)
+    return array.astype(np.int32)
 
 
 def labels(field: str, entries: Mapping[str, str], entries_max: int, key_max: int, value_max: int) -> dict[str, str]:

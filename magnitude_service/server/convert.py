@@ -1,6 +1,6 @@
-"""Protobuf into Request: the only file that knows both. The way back is answers.py.
+"""Protobuf into Request; parts of it are parameters.py's, prompt.py's and chat.py's. The way back is answers.py.
 
-Every field is read here and nowhere else. What is out of bounds is refused with its path, its value and its bound;
+Every field is read in these and nowhere else. What is out of bounds is refused with its path, its value and its bound;
 what is not built yet is refused with UNIMPLEMENTED and its path. Nothing is ignored.
 """
 
@@ -8,57 +8,21 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-
-import numpy as np
-from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import Message
-from numpy.typing import NDArray
 
 from magnitude.v1 import inference_pb2, snapshot_pb2
-from magnitude_service.errors import ContextLengthError
-from magnitude_service.scheduling.request import Request, SamplingParameters, StoppingParameters
-from magnitude_service.scheduling.session import NO_TOKENS, Session, TextState
+from magnitude_service.scheduling.request import Request
+from magnitude_service.scheduling.session import Session, TextState
 from magnitude_service.server import bounds, limits
-from magnitude_service.server.chat import chat
-from magnitude_service.server.generation import Prepared, Returns
-from magnitude_service.server.served_models import ModelDescription, Runtime, Tokenizer
+from magnitude_service.server.malformed import refuse_malformed
+from magnitude_service.server.parameters import sampling_parameters, stopping_parameters
+from magnitude_service.server.prepared import Prepared, Returns
+from magnitude_service.server.prompt import check_context, prompt_tokens
+from magnitude_service.server.served_models import ModelDescription, Runtime
 from magnitude_service.server.state_store import SaveOptions
 
 REQUEST_ID = re.compile(f"[A-Za-z0-9_.:/-]{{1,{limits.REQUEST_ID_BYTES_MAX}}}")
 SHA256 = re.compile("[0-9A-Fa-f]{64}")
 EXACT_REUSE = (0, inference_pb2.PREFIX_REUSE_EXACT, inference_pb2.PREFIX_REUSE_NONE)
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """A number of `sampling`: low…high, its default, and whether `low` itself is out."""
-
-    name: str
-    low: float
-    high: float
-    default: float
-    above: bool = False
-
-
-SAMPLING: tuple[Bound, ...] = (
-    Bound("temperature", 0, 2, 0.8),
-    Bound("top_k", 0, 1_000_000, 40),
-    Bound("top_p", 0, 1, 0.95, above=True),
-    Bound("min_p", 0, 1, 0.05),
-    Bound("typical_p", 0, 1, 1, above=True),
-    Bound("repetition_penalty", 0, 10, 1, above=True),
-    Bound("penalty_window", 0, 65_536, 64),
-    Bound("presence_penalty", -2, 2, 0),
-    Bound("frequency_penalty", -2, 2, 0),
-)
-"""Bounds and defaults; the contract's comments say the same. Defaults are llama.cpp's."""
-
-BIAS_MAX = 100.0
-
-IDS_AT_ONCE = 16_384
-"""Ids that become a message in one go, a millisecond's work: a million of them would hold the interpreter for 60 ms."""
 
 
 def prepare(
@@ -74,8 +38,7 @@ def prepare(
     """A checked request. Blocks while its template renders and its text is tokenized.
 
     `deadline_seconds` is on the monotonic clock; `prefix` stands before every path; `session`, where one is named, is
-    held. Raises InvalidRequestError,
-    ContextLengthError and UnimplementedError, each with the path of its field.
+    held. Raises InvalidRequestError, ContextLengthError and UnimplementedError, each with the path of its field.
     """
     vocabulary_size = description.vocabulary_size
     refuse_malformed(message, prefix)
@@ -118,34 +81,6 @@ def prepare(
         metadata=metadata,
         text=session.text if session is not None and prompt.size == 0 else TextState(),
     )
-
-
-def refuse_malformed(message: Message, path: str) -> None:
-    """Raises for the first string that holds U+0000, and for the first enum value that the contract does not have."""
-    for field, value in message.ListFields():
-        where = f"{path}{field.name}"
-        if field.type == FieldDescriptor.TYPE_ENUM:
-            if field.enum_type is not None and value not in field.enum_type.values_by_number:
-                bounds.refuse(where, value, "a value of the enum", f"Use one of {field.enum_type.name}.")
-        elif field.type not in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_MESSAGE):
-            continue
-        elif not field.is_repeated:
-            refuse_malformed_value(value, where)
-        elif field.message_type is not None and field.message_type.GetOptions().map_entry:
-            for key in value:
-                refuse_malformed_value(key, f"{where}[{key!r}]")
-                refuse_malformed_value(value[key], f"{where}[{key!r}]")
-        else:
-            for index, entry in enumerate(value):
-                refuse_malformed_value(entry, f"{where}[{index}]")
-
-
-def refuse_malformed_value(value: object, path: str) -> None:
-    """The same for one value."""
-    if isinstance(value, Message):
-        refuse_malformed(value, f"{path}.")
-    elif isinstance(value, str) and (index := value.find("\0")) >= 0:
-        bounds.refuse(path, f"holding U+0000 at character {index}", "without it", "Remove the character.")
 
 
 def refuse_unimplemented(message: inference_pb2.InferRequest, prefix: str) -> None:
@@ -236,179 +171,4 @@ def return_options(message: inference_pb2.ReturnOptions, path: str, streams: boo
         timings=message.timings if message.HasField("timings") else True,
         prompt_progress=message.prompt_progress,
         **top,
-    )
-
-
-def sampling_parameters(
-    message: inference_pb2.SamplingParameters, vocabulary_size: int, path: str, session: Session | None = None
-) -> SamplingParameters:
-    """How a token is chosen. Without a seed the session's goes on, or one is drawn."""
-    kept = None if session is None else session.seed
-    numbers = {}
-    for bound in SAMPLING:
-        given = getattr(message, bound.name) if message.HasField(bound.name) else bound.default
-        numbers[bound.name] = bounds.number(path + bound.name, given, bound.low, bound.high, above=bound.above)
-    bounds.count(f"{path}logit_bias", len(message.logit_bias), limits.LOGIT_BIAS_ENTRIES_MAX)
-    for token, bias in message.logit_bias.items():
-        bounds.token_id(f"{path}logit_bias[{token}]", token, vocabulary_size)
-        bounds.number(f"{path}logit_bias[{token}]", bias, -BIAS_MAX, BIAS_MAX)
-    allowed = token_ids(
-        message.allowed_token_ids, limits.ALLOWED_TOKEN_IDS_MAX, vocabulary_size, f"{path}allowed_token_ids"
-    )
-    return SamplingParameters(
-        **numbers,  # type: ignore[arg-type]
-        seed=message.seed if message.HasField("seed") else secrets.randbits(64) if kept is None else kept,
-        logit_bias=dict(message.logit_bias),
-        allowed_token_ids=frozenset(allowed.tolist()) if allowed.size else None,
-    )
-
-
-def stopping_parameters(
-    message: inference_pb2.StoppingParameters, description: ModelDescription, tokenizer: Tokenizer, path: str
-) -> StoppingParameters:
-    """When an answer ends; stop strings are matched above."""
-    max_tokens = message.max_tokens if message.HasField("max_tokens") else None
-    most = description.context_tokens if max_tokens is None else max_tokens
-    bounds.number(f"{path}min_tokens", message.min_tokens, 0, most)
-    bounds.count(f"{path}stop_strings", len(message.stop_strings), limits.STOP_STRINGS_MAX)
-    for index, text in enumerate(message.stop_strings):
-        bounds.length(f"{path}stop_strings[{index}]", text, 1, limits.STOP_STRING_BYTES_MAX)
-    if message.HasField("time_limit_ms"):
-        bounds.number(f"{path}time_limit_ms", message.time_limit_ms, 1, limits.TIME_LIMIT_MS_MAX)
-    stops = token_ids(
-        message.stop_token_ids, limits.STOP_TOKEN_IDS_MAX, description.vocabulary_size, f"{path}stop_token_ids"
-    )
-    return StoppingParameters(
-        max_tokens=max_tokens,
-        min_tokens=message.min_tokens,
-        stop_token_ids=frozenset(stops.tolist()),
-        end_token_ids=frozenset() if message.ignore_eos else tokenizer.eog_ids,
-        time_limit_seconds=message.time_limit_ms / 1_000 if message.HasField("time_limit_ms") else None,
-    )
-
-
-def token_ids(ids: Sequence[int], count_max: int, vocabulary_size: int, path: str) -> NDArray[np.int32]:
-    """The ids as an array, if they are few enough and the vocabulary has them."""
-    bounds.count(path, len(ids), count_max)
-    array = np.fromiter(ids, np.int64, len(ids))
-    if (bad := np.flatnonzero(array >= vocabulary_size)).size:
-        bounds.token_id(f"{path}[{bad[0]}]", int(array[bad[0]]), vocabulary_size)
-    return array.astype(np.int32)
-
-
-def prompt_tokens(
-    message: inference_pb2.InferRequest,
-    description: ModelDescription,
-    runtime: Runtime,
-    prefix: str,
-    session: Session | None = None,
-) -> tuple[NDArray[np.int32], Callable[[], str]]:
-    """The prompt's tokens, and how to get its text."""
-    tokenizer = runtime.tokenizer
-    kind = message.WhichOneof("input")
-    if kind == "token_ids":
-        if message.HasField("tokenization"):
-            bounds.refuse(f"{prefix}tokenization", "set", "absent with token_ids")
-        path = f"{prefix}token_ids.ids"
-        ids = token_ids(message.token_ids.ids, description.context_tokens, description.vocabulary_size, path)
-        return nonempty(ids, path), lambda: tokenizer.decode(ids, render_special=True).decode("utf-8", "replace")
-    if kind is None:
-        if session is not None and session.settled:
-            return NO_TOKENS, lambda: ""
-        bounds.refuse(f"{prefix}input", "absent", "text, token_ids or chat", "Set one of text, token_ids and chat.")
-    ids, text = tokenize(message, runtime, prefix, description.context_tokens, session)
-    return nonempty(ids, prefix + kind), lambda: text
-
-
-def tokenize(
-    message: inference_pb2.InferRequest | inference_pb2.TokenizeRequest,
-    runtime: Runtime,
-    prefix: str = "",
-    context_tokens: int | None = None,
-    session: Session | None = None,
-) -> tuple[NDArray[np.int32], str]:
-    """Tokens of `text` or `chat`, and the text that they came from. Raises ContextLengthError for a text whose length
-    alone says that it does not fit into `context_tokens`."""
-    options = message.tokenization
-    if message.WhichOneof("input") == "chat":
-        for name in ("add_special", "parse_special"):
-            if options.HasField(name):
-                bounds.refuse(f"{prefix}tokenization.{name}", "set", "absent with chat: the template decides")
-        conversation = chat(message.chat, f"{prefix}chat", runtime.template is not None)
-        assert runtime.template is not None
-        segments = conversation.render(runtime.template, session)
-        check_bytes(sum(len(text.encode()) for text, _ in segments), runtime.tokenizer, context_tokens, f"{prefix}chat")
-        ids = runtime.tokenizer.encode_segments(segments, add_special=session is None or not session.settled)
-        return ids, "".join(text for text, _ in segments)
-    goes_on = session is not None and session.settled > 0
-    if goes_on and options.add_special:
-        bounds.refuse(f"{prefix}tokenization.add_special", "true", "false in a session that has tokens")
-    add_special = options.add_special if options.HasField("add_special") else not goes_on
-    check_bytes(len(message.text.encode()), runtime.tokenizer, context_tokens, f"{prefix}text")
-    ids = runtime.tokenizer.encode(message.text, parse_special=options.parse_special, add_special=add_special)
-    return ids, message.text
-
-
-def tokenize_response(
-    message: inference_pb2.TokenizeRequest, model: str, description: ModelDescription, runtime: Runtime
-) -> inference_pb2.TokenizeResponse:
-    """The ids of a text or a chat, and the bytes of each where asked for. Blocks."""
-    refuse_malformed(message, "")
-    if message.WhichOneof("input") is None:
-        bounds.refuse("input", "absent", "text or chat", "Set one of text and chat.")
-    ids = tokenize(message, runtime)[0]
-    response = inference_pb2.TokenizeResponse(model=model, model_id=description.model_id)
-    for begin in range(0, ids.size, IDS_AT_ONCE):
-        part = ids[begin : begin + IDS_AT_ONCE].tolist()
-        response.token_ids.extend(part)
-        if message.return_tokens:
-            response.tokens.extend(map(runtime.spell, part))
-    return response
-
-
-def detokenize_response(
-    message: inference_pb2.DetokenizeRequest, model: str, description: ModelDescription, runtime: Runtime
-) -> inference_pb2.DetokenizeResponse:
-    """The text of ids. Blocks."""
-    refuse_malformed(message, "")
-    ids = token_ids(message.token_ids, limits.DETOKENIZED_IDS_MAX, description.vocabulary_size, "token_ids")
-    content = runtime.tokenizer.decode(ids, render_special=not message.skip_special)
-    text = content.decode("utf-8", "replace")
-    return inference_pb2.DetokenizeResponse(model=model, model_id=description.model_id, text=text, content=content)
-
-
-def nonempty(ids: NDArray[np.int32], path: str) -> NDArray[np.int32]:
-    """The ids, if there are any: the first token is chosen after something."""
-    if ids.size == 0:
-        bounds.refuse(path, "empty: it comes to no token", "at least one token", "Send a prompt.")
-    return ids
-
-
-def check_bytes(found: int, tokenizer: Tokenizer, context_tokens: int | None, path: str) -> None:
-    """Raises ContextLengthError for so many bytes that the longest tokens are too many: before they are tokenized."""
-    if context_tokens is None or found <= context_tokens or found <= context_tokens * tokenizer.token_bytes_max:
-        return
-    raise ContextLengthError(
-        f"{path} has {found} bytes; the context holds {context_tokens} tokens, of {tokenizer.token_bytes_max} bytes at "
-        "most.",
-        remedy="Shorten the prompt.",
-        field=path,
-        prompt_bytes=found,
-        context_tokens=context_tokens,
-    )
-
-
-def check_context(prompt: int, max_tokens: int | None, context_tokens: int, prefix: str) -> None:
-    """Raises ContextLengthError unless prompt and answer fit into the context."""
-    wanted = 1 if max_tokens is None else max_tokens
-    if prompt + wanted <= context_tokens:
-        return
-    left = context_tokens - prompt
-    raise ContextLengthError(
-        f"The prompt has {prompt} tokens and max_tokens is {'absent (at least 1)' if max_tokens is None else wanted}; "
-        f"the context holds {context_tokens} together.",
-        remedy=f"Set stopping.max_tokens to at most {left}." if left > 0 else "Shorten the prompt.",
-        field=f"{prefix}stopping.max_tokens" if left > 0 else f"{prefix}input",
-        prompt_tokens=prompt,
-        context_tokens=context_tokens,
     )

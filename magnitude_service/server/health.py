@@ -20,7 +20,7 @@ from grpc_health.v1 import health_pb2_grpc as standard_pb2_grpc
 from magnitude.v1 import common_pb2, health_pb2, health_pb2_grpc
 from magnitude_service import __version__
 from magnitude_service.server import answers, models
-from magnitude_service.server.convert import refuse_malformed
+from magnitude_service.server.malformed import refuse_malformed
 from magnitude_service.server.served_models import ModelState, ServedModel, ServedModels
 
 WATCH_SECONDS = 0.5

@@ -13,7 +13,9 @@ from magnitude_service import metrics
 from magnitude_service.scheduling.request import PromptProgress
 from magnitude_service.scheduling.session import Session
 from magnitude_service.server import answers, bounds, convert, limits
-from magnitude_service.server.generation import SLOW_READER, Generation, Generations, Piece
+from magnitude_service.server.answer import Piece
+from magnitude_service.server.generation import SLOW_READER, Generation, Generations
+from magnitude_service.server.prompt import detokenize_response, tokenize_response
 from magnitude_service.server.request_log import note
 from magnitude_service.server.served_models import ModelDescription, Runtime, ServedModel, ServedModels
 from magnitude_service.server.sessions import Sessions
@@ -87,7 +89,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         """The ids that Infer would compute."""
         model = self._models.find(request.model)
         note(model=model.name)
-        return await self._workers.run(convert.tokenize_response, request, model.name, *model.open())
+        return await self._workers.run(tokenize_response, request, model.name, *model.open())
 
     async def Detokenize(
         self, request: inference_pb2.DetokenizeRequest, context: Any
@@ -95,7 +97,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         """The text of ids."""
         model = self._models.find(request.model)
         note(model=model.name)
-        return await self._workers.run(convert.detokenize_response, request, model.name, *model.open())
+        return await self._workers.run(detokenize_response, request, model.name, *model.open())
 
     async def GetLoad(self, request: inference_pb2.GetLoadRequest, context: Any) -> inference_pb2.GetLoadResponse:
         """How busy a model is; one that drains can still be asked."""

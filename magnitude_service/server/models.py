@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 from magnitude.v1 import common_pb2, model_pb2, model_pb2_grpc
 from magnitude_service.errors import MagnitudeError, UnimplementedError
 from magnitude_service.server import limits
-from magnitude_service.server.convert import refuse_malformed
+from magnitude_service.server.malformed import refuse_malformed
 from magnitude_service.server.served_models import ModelDescription, ServedModel, ServedModels
 
 

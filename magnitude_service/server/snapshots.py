@@ -13,6 +13,7 @@ from magnitude.v1 import snapshot_pb2, snapshot_pb2_grpc
 from magnitude_service.errors import IntegrityError, NotFoundError
 from magnitude_service.scheduling.session import Session
 from magnitude_service.server import bounds, convert, limits, state_streams
+from magnitude_service.server.malformed import refuse_malformed
 from magnitude_service.server.request_log import note
 from magnitude_service.server.served_models import ServedModel, ServedModels
 from magnitude_service.server.session_messages import Restored, restored
@@ -171,7 +172,7 @@ class SnapshotServicer(snapshot_pb2_grpc.SnapshotServiceServicer):
         incoming = StateImport(self._models, self._sessions, self._storage)
         try:
             async for message in request:
-                convert.refuse_malformed(message, "")
+                refuse_malformed(message, "")
                 await incoming.take(message)
             snapshot = await incoming.commit()
         finally:
@@ -181,7 +182,7 @@ class SnapshotServicer(snapshot_pb2_grpc.SnapshotServiceServicer):
 
     def _model(self, request: Message) -> ServedModel:
         """The model that a request names, when all its text is well formed."""
-        convert.refuse_malformed(request, "")
+        refuse_malformed(request, "")
         model = self._models.find(request.model)  # type: ignore[attr-defined]
         note(model=model.name)
         return model

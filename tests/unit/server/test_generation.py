@@ -21,7 +21,9 @@ from magnitude_service.scheduling.request import (
     TokenChosen,
     TokenLogprobs,
 )
-from magnitude_service.server.generation import Answer, Generation, Generations, Prepared
+from magnitude_service.server.answer import Answer
+from magnitude_service.server.generation import Generation, Generations
+from magnitude_service.server.prepared import Prepared
 from magnitude_service.server.served_models import Runtime
 
 

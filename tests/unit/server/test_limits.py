@@ -12,8 +12,8 @@ from magnitude_service.engine.batch import TOP_LOGPROBS_MAX
 from magnitude_service.errors import ConfigurationError
 from magnitude_service.scheduling.request import FinishReason, SamplingParameters
 from magnitude_service.server import limits
-from magnitude_service.server.convert import BIAS_MAX, SAMPLING
 from magnitude_service.server.options import ServerOptions
+from magnitude_service.server.parameters import BIAS_MAX, SAMPLING
 
 PROTO = Path(__file__).parents[3] / "proto/magnitude/v1"
 
