@@ -6,7 +6,7 @@ is made of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple, NoReturn
 
 import numpy as np
@@ -124,14 +124,14 @@ def check_state(state: snapshot_pb2.SessionState, vocabulary_size: int, where: s
         _wrong(f"{where}.template_time_seconds", state.template_time_seconds, f"0 … {TEMPLATE_TIME_SECONDS_END - 1}")
 
 
-def check_pages(
-    layout: snapshot_pb2.PageLayout, key_value_bytes: int, token_count: int, row_bytes: Callable[[str, int], int]
-) -> int:
+def check_pages(layout: snapshot_pb2.PageLayout, key_value_bytes: int, token_count: int, pages: PageDescription) -> int:
     """How many tokens the pages cover. Raises PreconditionError for a form that is not known, IntegrityError where
     their size is wrong."""
-    row = row_bytes(layout.cache_type, layout.head_size)
+    row = pages.row_bytes(layout.cache_type, layout.head_size)
     if layout.layout_version != LAYOUT_VERSION:
         _incompatible("page_layout.layout_version", layout.layout_version, f"{LAYOUT_VERSION}")
+    if layout.page_tokens != pages.page_tokens:  # positions would lie elsewhere
+        _incompatible("page_layout.page_tokens", layout.page_tokens, f"{pages.page_tokens}")
     if layout.head_size and not row:
         _incompatible("page_layout.cache_type", repr(layout.cache_type[:20]), "f32, f16, bf16, q8_0 and q4_0")
     token_bytes = 2 * layout.layers * layout.heads * row
@@ -208,7 +208,7 @@ def _pages(
     layout, content, computed_with = saved.page_layout, saved.key_value, saved.snapshot.cache_type
     found = None
     if content is not None and layout is not None and not reason:
-        covered = check_pages(layout, content.nbytes, count, pages.row_bytes)
+        covered = check_pages(layout, content.nbytes, count, pages)
         if (layout.layers, layout.heads, layout.head_size) != (pages.layers, pages.heads, pages.head_size):
             _wrong("page_layout", "of other layers or heads", "that of the model which model_id names")
         found = SavedPages(content, covered, layout.cache_type, saved) if covered else None

@@ -174,7 +174,7 @@ class StateImport:
         snapshot.token_count = len(header.session.token_ids)
         snapshot.agent_state_sha256 = self._blobs["agent_state"].digest.digest()
         if header.HasField("page_layout"):
-            check_pages(header.page_layout, key_value.nbytes, snapshot.token_count, pages.row_bytes)
+            check_pages(header.page_layout, key_value.nbytes, snapshot.token_count, pages)
             check_page_values(header.page_layout, key_value, pages)
         return store.writer().save(
             header,

@@ -20,6 +20,7 @@ from magnitude_service.server.session_messages import (
     RECOMPUTED,
     check_pages,
     check_state,
+    page_layout,
     restored,
     state_header,
 )
@@ -227,6 +228,7 @@ def test_a_state_of_a_later_server_is_refused_and_not_half_understood(change: An
         ({"layers": 0}, TOKEN_BYTES, IntegrityError),
         ({"layout_version": 2}, TOKEN_BYTES, PreconditionError),
         ({"cache_type": "q3"}, TOKEN_BYTES, PreconditionError),
+        ({"page_tokens": 16}, TOKEN_BYTES, PreconditionError),
     ],
 )
 def test_pages_of_a_wrong_size_or_form_are_refused(
@@ -237,13 +239,13 @@ def test_pages_of_a_wrong_size_or_form_are_refused(
     for name, value in change.items():
         setattr(layout, name, value)
     with pytest.raises(kind) as caught:
-        check_pages(layout, size, 5, row_bytes)
+        check_pages(layout, size, 5, PAGES)
     assert isinstance(caught.value, IntegrityError) or f"page_layout.{name} is {value!r}" in caught.value.message
 
 
 def test_a_cache_type_that_is_not_known_is_refused_with_those_that_are() -> None:
     with pytest.raises(PreconditionError) as caught:
-        check_pages(snapshot_pb2.PageLayout(layout_version=1, head_size=4, cache_type="q3"), 0, 5, row_bytes)
+        check_pages(page_layout(PAGES, "q3"), 0, 5, PAGES)
     assert all(kind.name.lower() in caught.value.message for kind in CacheType)
 
 
