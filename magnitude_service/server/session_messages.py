@@ -240,9 +240,9 @@ def _check_vocabulary(
 ) -> None:
     if snapshot.model_id == description.model_id or snapshot.vocabulary_id == pages.vocabulary_id():
         return
+    named = f"the model {snapshot.model} ({snapshot.model_id[:16]}…)" if snapshot.model_id else "a model not named"
     raise PreconditionError(
-        f"The session is of the model {snapshot.model} ({snapshot.model_id[:16]}…), whose tokens are not those of "
-        f"{model.name}.",
+        f"The session is of {named}, whose tokens are not those of {model.name}.",
         remedy="Serve that model; Get and ExportState give the application's own bytes all the same.",
         reason="MODEL_MISMATCH",
         session_id=snapshot.session_id,
