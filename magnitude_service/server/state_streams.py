@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -64,42 +64,51 @@ async def live_parts(
     The session is held while it is copied, and not while a slow reader takes the copy; there is one copy at a time.
     """
     async with sessions.live_export(model):
-        header, agent_state, key_value = await live_copy(sessions, workers, model, session_id, with_pages)
-        async for part in parts(workers, header, agent_state, key_value):
+        copy = await live_copy(sessions, workers, model, session_id, with_pages)
+        async for part in parts(workers, copy.header, copy.agent_state, copy.key_value):
             yield part
+
+
+class LiveCopy(NamedTuple):
+    """A live session as it was. `owners` keep the bytes from being given back while somebody reads them."""
+
+    header: snapshot_pb2.StateHeader
+    agent_state: NDArray[np.uint8]
+    key_value: NDArray[np.uint8] | None
+    owners: tuple[object, ...]
 
 
 async def live_copy(
     sessions: Sessions, workers: TextWorkers, model: ServedModel, session_id: str, with_pages: bool
-) -> tuple[snapshot_pb2.StateHeader, NDArray[np.uint8], NDArray[np.uint8] | None]:
+) -> LiveCopy:
     """Header, the application's bytes and pages of a live session, as they are now."""
     description, runtime, pages, store = sessions.parts(model)
     session = runtime.engine.sessions.hold(session_id, "an export")
     try:
-        agent_state, key_value = NOTHING, None
+        saved, key_value = None, None
         is_saved = session.version or session.origin is not None
         if is_saved and (manager := await workers.run(store.reader)) is not None:
-            agent_state = await workers.run(last_agent_state, manager, session)
+            saved = await workers.run(last_saved, manager, session)
         if with_pages:
             async with sessions.pages(runtime, session, pages.cache_type) as found:
                 key_value = found
-        pages_type = "" if key_value is None else pages.cache_type
-        return state_header(session, model, description, pages, pages_type), agent_state, key_value
+        header = state_header(session, model, description, pages, "" if key_value is None else pages.cache_type)
+        agent_state = NOTHING if saved is None else saved.agent_state
+        return LiveCopy(header, agent_state, key_value, (saved, session.saved_pages))
     finally:
         sessions.release(runtime, session)
 
 
-def last_agent_state(manager: StateManager, session: Session) -> NDArray[np.uint8]:
-    """The application's bytes of a session's version, or of its original's; where its own was deleted, those of the
-    latest, if there is one. Blocks."""
+def last_saved(manager: StateManager, session: Session) -> SavedState | None:
+    """A session's version, or its original's; where its own was deleted, the latest, if there is one. Blocks."""
     if session.origin is not None:
-        return original_of(manager, session).agent_state
+        return original_of(manager, session)
     for wanted in (session.version, None):
         try:
-            return manager.restore(session.session_id, wanted).agent_state
+            return manager.restore(session.session_id, wanted)
         except NotFoundError:
             continue
-    return NOTHING
+    return None
 
 
 def chunk_of(content: NDArray[np.uint8], offset: int, digest: hashlib._Hash) -> snapshot_pb2.StateChunk:
