@@ -193,7 +193,7 @@ class SnapshotServicer(snapshot_pb2_grpc.SnapshotServiceServicer):
         if manager is None:
             raise NotFoundError(
                 f"There is no saved session {session_id}: nothing was saved yet.",
-                remedy="Save it first, or name a session that List tells of.",
+                remedy="Save it first; or name the model whose sessions it is among.",
                 reason="SESSION_NOT_FOUND",
                 session_id=session_id,
             )

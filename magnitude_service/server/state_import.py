@@ -114,7 +114,7 @@ class StateImport:
         if self._end is None or self._model is None:
             raise InvalidRequestError(
                 "The stream ended before its end message: nothing is kept.",
-                remedy="Send the state again, with its end.",
+                remedy="Send the state again, with `end` as the last message.",
                 field="end",
             )
         for name, blob in self._blobs.items():
