@@ -25,7 +25,7 @@ from magnitude_service.snapshot.record import (
 )
 from magnitude_service.snapshot.recovery import read_header, recover
 from magnitude_service.snapshot.sidecar import SIDECAR_HEADER
-from magnitude_service.snapshot.storage_errors import corrupt, storage_error, storage_errors
+from magnitude_service.snapshot.storage_errors import check_in_place, corrupt, storage_error, storage_errors
 from magnitude_service.snapshot.table import Dead, Entry, Table, entry_of, stored_bytes
 from magnitude_service.snapshot.tail import Tail
 from magnitude_service.snapshot.vfs import File, FileSystem, write_all
@@ -75,7 +75,7 @@ class SidecarCompaction:
         self._file_system, self._old, self._clock, self._pace = file_system, old, clock, pace
         self._path, self._new_path = old.path, new_path(old.path)
         self._copied: dict[int, Entry] = {}  # by sequence number
-        self._damaged: set[int] = set()
+        self._damaged: dict[int, Entry] = {}
         self._unsynced_bytes = 0
         with storage_errors(self._new_path, "created"):
             file_system.unlink(self._new_path)
@@ -94,7 +94,7 @@ class SidecarCompaction:
             if segment is not None and segment.sequence == entry.sequence:
                 self._copied[entry.sequence] = self._copy_segment(segment)
             else:
-                self._damaged.add(entry.sequence)
+                self._damaged[entry.sequence] = entry
                 LOG.warning(
                     "%s: compaction leaves out version %d of session %s: its header at offset %d is damaged",
                     *(self._path, entry.version, entry.session_id, entry.offset),
@@ -121,8 +121,12 @@ class SidecarCompaction:
         new = self._new
         new.last_sequence = max(new.last_sequence, self._old.last_sequence)
         self._drop(live)
+        new.table.given = dict(self._old.table.given)
+        for entry in self._damaged.values():
+            new.table.remember(entry.session_id, entry.version)
         new.write_index()
         self._check(live)
+        check_in_place(self._file_system, self._path, self._old.identity)  # else somebody else's file would be lost
         with storage_errors(self._path, "replaced"):
             self._file_system.rename(self._new_path, self._path)
         new.path = self._path
@@ -169,8 +173,7 @@ class SidecarCompaction:
             self._unsynced_bytes = 0
 
     def _drop(self, live: Iterable[Entry]) -> None:
-        """What was copied, and deleted while others were copied, is deleted in the new file too; but not where a later
-        save was given its number, whose segment takes its place by itself."""
+        """What was copied, and deleted while others were copied, is deleted in the new file too."""
         kept = {(entry.session_id, entry.version) for entry in live}
         dropped = [entry for entry in self._copied.values() if (entry.session_id, entry.version) not in kept]
         if dropped:
@@ -187,11 +190,15 @@ class SidecarCompaction:
         with storage_errors(self._new_path, "read"):
             found = recover(self._file, self._new.tail_begin, source=str(self._new_path))
         same = found is not None and not found.findings and not found.torn
-        if found is None or not same or _said(found.table.in_file_order()) != _said(live):
+        if found is None or not same or _said(found.table) != (_said_of(live), self._new.table.given):
             raise corrupt(self._new_path, "the compacted file does not say what the old one says; the old one stays")
 
 
-def _said(entries: Iterable[Entry]) -> list[tuple[str, int, int, int]]:
+def _said(table: Table) -> tuple[list[tuple[str, int, int, int]], dict[str, int]]:
+    return _said_of(table.in_file_order()), table.given
+
+
+def _said_of(entries: Iterable[Entry]) -> list[tuple[str, int, int, int]]:
     return [(entry.session_id, entry.version, entry.sequence, entry.length) for entry in entries]
 
 
@@ -228,9 +235,10 @@ def punch(tail: Tail, held: Iterable[int], now_ns: int, after_seconds: float) ->
 
 
 def _cut_dead_end(tail: Tail) -> None:
-    """Where nothing dead is left, only the index lies behind the last live segment: a new one goes nearer to it."""
+    """Where nothing dead is left, only the index lies behind the last live segment: a new one goes nearer to it. Not
+    where it alone tells which numbers were given: between the cut and the new one there is none."""
     index = tail.index
-    if tail.table.dead or index is None:
+    if tail.table.dead or tail.table.given or index is None:
         return
     live = tail.table.in_file_order()
     with storage_errors(tail.path, "read"):

@@ -9,7 +9,6 @@ from typing import Final
 from magnitude_service.errors import ExhaustedError, InvalidRequestError, PreconditionError
 from magnitude_service.snapshot.record import BLOBS_MAX, SESSION_ID_BYTES_MAX, Content
 from magnitude_service.snapshot.retention import prefix_bytes, prefix_of
-from magnitude_service.snapshot.saved_state import KEY_VALUE
 from magnitude_service.snapshot.table import Table
 
 AGENT_STATE_BYTES_MAX: Final = 256 << 20
@@ -58,15 +57,16 @@ def check_part_names(names: Iterable[str]) -> None:
         raise InvalidRequestError(f"There are {len(names)} parts; at most {BLOBS_MAX - 2} are kept.", field="parts")
 
 
-def check_agent_bytes(contents: Iterable[Content]) -> None:
-    """Raises InvalidRequestError where the application's bytes are too many."""
-    agent_bytes = sum(content.nbytes for content in contents if content.name != KEY_VALUE)
+def agent_bytes(contents: Iterable[Content]) -> int:
+    """How many the application's bytes are. Raises InvalidRequestError where they are too many."""
+    agent_bytes = sum([content.nbytes for content in contents])
     if agent_bytes > AGENT_STATE_BYTES_MAX:
         raise InvalidRequestError(
             f"The agent's state has {agent_bytes:,} bytes; at most {AGENT_STATE_BYTES_MAX:,} are kept.",
             remedy="Keep large results in files of your own, and their names in the state.",
             field="agent_state",
         )
+    return agent_bytes
 
 
 def check_expected(session_id: str, latest: int, expected: int | None) -> None:

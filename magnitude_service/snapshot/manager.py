@@ -95,12 +95,13 @@ class StateSnapshotManager:
         `agent_state` is None, it, its SHA-256 and the parts are taken over from the parent version, or from the latest
         one where that is no more.
         *Raises*: InvalidRequestError; PreconditionError VERSION_MISMATCH where `expected_version` is not the latest (0:
-        there is none), STORAGE_FULL, READ_ONLY, STORAGE_FAILED (after a failed sync, always); ExhaustedError
-        QUOTA_EXCEEDED. Then nothing was saved, and every other version is as it was.
+        there is none), STORAGE_FULL, READ_ONLY, STATE_FILE_REPLACED, STORAGE_FAILED (after a failed sync, always);
+        ExhaustedError QUOTA_EXCEEDED. Then nothing was saved, and every other version is as it was.
         """
-        session_id = header.snapshot.session_id
+        given = header.snapshot
+        session_id = given.session_id
         limits.check_session_id(session_id)
-        limits.check_labels(header.snapshot.labels)
+        limits.check_labels(given.labels)
         limits.check_part_names(parts or {})
         contents = None if agent_state is None else _agent_contents(agent_state, parts or {})
         pages = [] if key_value is None else [Content.of(KEY_VALUE, key_value)]  # its CRC is computed without the lock
@@ -111,27 +112,29 @@ class StateSnapshotManager:
             limits.check_expected(session_id, latest, expected_version)
             made = header
             if contents is None:
-                grown_from = versions.get(header.snapshot.parent_version) or versions.get(latest)
+                grown_from = versions.get(given.parent_version) or versions.get(latest)
                 contents = self._contents_of(grown_from) if grown_from else []
                 made = self._with_digest_of(header, grown_from) if grown_from else header
-            made = _described(made, latest, [*contents, *pages], self._clock())
-            limits.check_agent_bytes(contents)
+            sizes = limits.agent_bytes(contents), sum(content.nbytes for content in pages)
+            made = _described(made, latest, tail.table.next_version(session_id), sizes, self._clock())
             body = encode_state(made, [*contents, *pages])
             version = made.snapshot.version
             floor = floor_for(versions, version, self.options.state_versions_kept)
-            more = stored_bytes(segment_bytes(body.nbytes))
-            more -= sum(stored_bytes(entry.length) for entry in versions.values() if entry.version < floor)
-            limits.check_quota(self._store.table, session_id, more, self.options.state_quota_bytes)
-            segment = tail.append(Kind.SNAPSHOT, body, version=version, floor=floor, session_id=session_id)
-            tail.table.add(entry_of(segment), floor)
+            if self.options.state_quota_bytes:
+                more = stored_bytes(segment_bytes(body.nbytes))
+                more -= sum(stored_bytes(entry.length) for entry in versions.values() if entry.version < floor)
+                limits.check_quota(tail.table, session_id, more, self.options.state_quota_bytes)
+            saved = entry_of(tail.append(Kind.SNAPSHOT, body, version=version, floor=floor, session_id=session_id))
+            tail.table.add(saved, floor)
         if durability is Durability.DURABLE:
-            tail.commit(segment.sequence)
+            tail.commit(saved.sequence)
         if tail.since_index > SEGMENTS_WITHOUT_INDEX_MAX:
             with contextlib.suppress(MagnitudeError):  # the save has succeeded; the next one will say what is wrong
                 self._upkeep.write_index()
         with self._store.lock:
+            self._store.check_in_place()
             self._saves += 1
-        return described(made, entry_of(segment)).snapshot
+        return described(made, saved).snapshot
 
     def restore(self, session_id: str, version: int | None = None) -> SavedState:
         """A version, whole and checked; the latest where none is named.
@@ -201,6 +204,8 @@ class StateSnapshotManager:
             deletion = state_pb2.DeletedVersions(session_id=session_id, versions=sorted(set(versions)))
             deleted, sequence = self._upkeep.delete([deletion])
         tail.commit(sequence)
+        with self._store.lock:
+            self._store.check_in_place()
         return len(deleted), sum(stored_bytes(entry.length) for entry in deleted)
 
     def compact(self, keep_versions: int | None = None, *, dry_run: bool = False) -> Compacted:
@@ -293,17 +298,17 @@ def _agent_contents(agent_state: Buffer, parts: Mapping[str, Buffer]) -> Sequenc
 
 
 def _described(
-    header: snapshot_pb2.StateHeader, latest: int, contents: Sequence[Content], now_ns: int
+    header: snapshot_pb2.StateHeader, latest: int, version: int, sizes: tuple[int, int], now_ns: int
 ) -> snapshot_pb2.StateHeader:
     """A copy of the header with what the store knows."""
     made = snapshot_pb2.StateHeader()
     made.CopyFrom(header)
     snapshot = made.snapshot
-    snapshot.version = latest + 1
-    if not 0 < snapshot.parent_version <= latest:  # a deleted parent's number may be given again
+    snapshot.version = version
+    if not 0 < snapshot.parent_version < version:
         snapshot.parent_version = latest
-    snapshot.create_time.FromNanoseconds(now_ns)
-    snapshot.agent_state_bytes = sum(content.nbytes for content in contents if content.name != KEY_VALUE)
-    snapshot.key_value_bytes = sum(content.nbytes for content in contents if content.name == KEY_VALUE)
+    time = snapshot.create_time
+    time.seconds, time.nanos = divmod(now_ns, 10**9)
+    snapshot.agent_state_bytes, snapshot.key_value_bytes = sizes
     snapshot.stored_bytes = 0
     return made

@@ -19,6 +19,7 @@ from magnitude_service.errors import (
     NotFoundError,
     PreconditionError,
 )
+from magnitude_service.snapshot.vfs import FileSystem
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EBADF)
@@ -53,6 +54,23 @@ def storage_error(path: Path, action: str, error: OSError) -> MagnitudeError:
         return ExhaustedError(message, remedy=remedy, reason="FILE_LIMIT", **details)  # type: ignore[arg-type]
     remedy = "Check the disk and its file system. What was saved before is still there."
     return PreconditionError(message, remedy=remedy, reason="STORAGE_FAILED", **details)  # type: ignore[arg-type]
+
+
+def check_in_place(file_system: FileSystem, path: Path, identity: tuple[int, int]) -> None:
+    """Raises PreconditionError (STATE_FILE_REPLACED) unless an open file still has its name: what is written to it then
+    is lost with this process."""
+    try:
+        found = file_system.identity(path)
+    except OSError as error:
+        raise storage_error(path, "found", error) from error
+    if found != identity:
+        what = "was removed or renamed" if found is None else "was replaced by another file"
+        raise PreconditionError(
+            f"{path} {what} while it is written: nothing is saved any more, for it would be lost.",
+            remedy="Put it back under this name; or load the model again, to go on with what lies there now.",
+            reason="STATE_FILE_REPLACED",
+            file=path,
+        )
 
 
 def corrupt(path: Path, what: str, **details: object) -> IntegrityError:

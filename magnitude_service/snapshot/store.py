@@ -16,7 +16,7 @@ from magnitude_service.snapshot.options import SnapshotOptions
 from magnitude_service.snapshot.recovery import Finding, recover
 from magnitude_service.snapshot.saved_state import SavedState, StateReader
 from magnitude_service.snapshot.sidecar import model_tail_begin, sidecar_path, sidecar_tail_begin
-from magnitude_service.snapshot.storage_errors import storage_errors
+from magnitude_service.snapshot.storage_errors import check_in_place, storage_errors
 from magnitude_service.snapshot.table import Entry, Table
 from magnitude_service.snapshot.tail import Tail
 from magnitude_service.snapshot.vfs import File, FileSystem
@@ -44,7 +44,7 @@ class Store:
         self.is_sidecar = options.state == "sidecar"
         self.path = sidecar_path(model, options.state_dir) if self.is_sidecar else model
         self.tail: Tail | None = None
-        self._is_closed = False
+        self._is_closed = self._was_displaced = False
         self._held: weakref.WeakSet[SavedState] = weakref.WeakSet()
         if read_only:
             self._open_for_reading()
@@ -63,19 +63,31 @@ class Store:
         return self.tail.findings if self.tail else self._findings
 
     def writer(self) -> Tail:
-        """The log, to be written to. Raises PreconditionError (READ_ONLY); UnavailableError after `close`."""
+        """The log, to be written to. Raises PreconditionError (READ_ONLY), and as `check_in_place`; UnavailableError
+        after `close`."""
         self._require_open()
         if self.tail is None:
             raise PreconditionError(
                 f"{self.path} was opened for reading only.", reason="READ_ONLY", remedy="Ask the server that writes it."
             )
+        if self._was_displaced:  # it costs as much as a short save to look each time; `check_in_place` does
+            self.check_in_place()
         return self.tail
+
+    def check_in_place(self) -> None:
+        """To be called, with the lock held, before anything is acknowledged: it lasts where the file has its name then.
+        Raises PreconditionError (STATE_FILE_REPLACED); nothing more is written until it has its name again."""
+        assert self.tail is not None, "only a writer has anything to acknowledge"
+        self._was_displaced = True
+        check_in_place(self.file_system, self.path, self.tail.identity)
+        self._was_displaced = False
 
     def replace(self, tail: Tail, failure: MagnitudeError | None = None) -> Callable[[], None]:
         """Goes over to the file that compaction made; views of the old one stay as they are. `failure`: the new file
         has the name, but whether for good is not known. Returns what closes the old one: to free a large file takes
         time, and needs no lock."""
-        old = self.writer()
+        old = self.tail
+        assert old is not None, "only a writer compacts"
         self.tail, self.reader = tail, StateReader(tail.file, self.path)
         if failure is not None:
             tail.fail(failure)

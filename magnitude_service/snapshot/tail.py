@@ -14,6 +14,7 @@ from pathlib import Path
 from magnitude.v1 import state_pb2
 from magnitude_service import __version__
 from magnitude_service.errors import MagnitudeError, PreconditionError
+from magnitude_service.snapshot.checksum import crc32c
 from magnitude_service.snapshot.record import (
     MAGIC,
     PAGE_BYTES,
@@ -22,7 +23,6 @@ from magnitude_service.snapshot.record import (
     Kind,
     SegmentHeader,
     aligned,
-    header_for,
     message_body,
     segment_parts,
 )
@@ -53,6 +53,7 @@ class Tail:
         """Recovers the log, or begins one. *Raises*: whatever `storage_errors` says; PreconditionError where the
         bytes behind the model are not ours; IncompatibleVersionError."""
         self.file, self.path, self.tail_begin = file, path, tail_begin
+        self.identity = file.identity()
         self._clock = clock
         self._failure: MagnitudeError | None = None
         self._is_torn = False
@@ -87,15 +88,21 @@ class Tail:
 
         *Raises*: whatever `storage_errors` says; then the log is as it was.
         """
-        fields = {
-            "log_id": self.log_id,
-            "offset": self.segment_offset,
-            "sequence": self.last_sequence + 1,
-            "durable_through": self.durable_through,
-            "index_offset": self.index.offset if self.index else 0,
-            "time_ns": self._clock(),
-        }
-        header = header_for(kind, body, fields, version, floor, session_id)
+        header = SegmentHeader(
+            kind,
+            self.log_id,
+            aligned(self.end),
+            self.last_sequence + 1,
+            self.durable_through,
+            body.nbytes,
+            len(body.envelope),
+            crc32c(body.envelope),
+            self.index.offset if self.index else 0,
+            self._clock(),
+            version,
+            floor,
+            session_id,
+        )
         self.write(header, body)
         return header
 
@@ -209,9 +216,17 @@ class Tail:
         if size > self.tail_begin:
             self.file.ftruncate(self.tail_begin)
         body = message_body(state_pb2.StoredLog(creator=f"magnitude {__version__}"))
-        fields = {"log_id": log_id, "offset": self.tail_begin, "sequence": 0}
-        header = header_for(
-            Kind.LOG, body, {**fields, "durable_through": 0, "index_offset": 0, "time_ns": self._clock()}
+        header = SegmentHeader(
+            Kind.LOG,
+            log_id,
+            self.tail_begin,
+            sequence=0,
+            durable_through=0,
+            body_bytes=body.nbytes,
+            envelope_bytes=body.nbytes,
+            envelope_crc=crc32c(body.envelope),
+            index_offset=0,
+            time_ns=self._clock(),
         )
         write_all(self.file, segment_parts(header, body), header.offset)
         self.file.fdatasync()  # now the log lasts, and whatever lies behind the model is known to be ours

@@ -33,7 +33,7 @@ class File(Protocol):
     def pread(self, count: int, offset: int) -> bytes:
         """At most `count` bytes; fewer only at the end of the file."""
 
-    def pwritev(self, parts: Sequence[memoryview], offset: int) -> int:
+    def pwritev(self, parts: Sequence[bytes | memoryview], offset: int) -> int:
         """Writes the parts one behind another and returns how many bytes it wrote, which may be fewer."""
 
     def fdatasync(self) -> None:
@@ -103,7 +103,7 @@ class OperatingSystemFile:
             block += more
         return block
 
-    def pwritev(self, parts: Sequence[memoryview], offset: int) -> int:
+    def pwritev(self, parts: Sequence[bytes | memoryview], offset: int) -> int:
         """See File."""
         return os.pwritev(self._descriptor, parts[:IOVEC_MAX], offset)
 
@@ -200,8 +200,8 @@ class OperatingSystem:
 
 def write_all(file: File, parts: Sequence[Buffer], offset: int) -> int:
     """Writes the parts whole, in as many calls as it takes; returns their bytes. Raises OSError."""
-    views = [view for view in map(memory, parts) if len(view)]
-    written = 0
+    views = [part if type(part) is bytes else memory(part) for part in parts]
+    views, written = [view for view in views if view], 0
     while views:
         count = file.pwritev(views, offset + written)
         if count <= 0:
@@ -210,5 +210,5 @@ def write_all(file: File, parts: Sequence[Buffer], offset: int) -> int:
         while views and count >= len(views[0]):
             count -= len(views.pop(0))
         if views and count:
-            views[0] = views[0][count:]
+            views[0] = memory(views[0])[count:]
     return written

@@ -189,7 +189,10 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=measures, default=list(measures))
     parser.add_argument("--folder", help="Where the files lie; removed afterwards.")
     parser.add_argument("--seconds", type=float, default=6.0, help="Of each size.")
+    parser.add_argument("--kib", nargs="+", type=int, choices=[size // KIB for size in SIZES], help="Only these sizes.")
     given = parser.parse_args()
+    for size in [each for each in SIZES if given.kib and each // KIB not in given.kib]:
+        del SIZES[size]
     for name in given.only:
         with tempfile.TemporaryDirectory(dir=given.folder) as folder:
             measures[name](Path(folder), given.seconds)

@@ -140,7 +140,7 @@ class DiskFile:
         with memoryview(self._content) as view:
             return bytes(view[offset : offset + count])
 
-    def pwritev(self, parts: Sequence[memoryview], offset: int) -> int:
+    def pwritev(self, parts: Sequence[bytes | memoryview], offset: int) -> int:
         """See File."""
         data, fault = b"".join(parts), self._disk.fault
         if self._disk.calls == fault.number and fault.short_bytes is not None:

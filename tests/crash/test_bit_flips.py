@@ -7,7 +7,7 @@ import pytest
 from magnitude_service.errors import MagnitudeError
 from magnitude_service.snapshot import StateSnapshotManager
 from tests.crash.disk import Disk
-from tests.crash.workload import MODEL, MODEL_BYTES, Action, Content, Run, content_of, options
+from tests.crash.workload import MODEL, MODEL_BYTES, Action, Content, Run, options
 
 STEPS = (
     Action("save", "one", b"1" * 100),
@@ -23,7 +23,8 @@ def small_tail(state: str) -> tuple[Disk, Content]:
     """A tail with an index in its middle."""
     run = Run(Disk.with_file(MODEL, MODEL_BYTES), state).all(STEPS)
     run.disk.locks.clear()
-    return run.disk, run.content
+    assert run.manager
+    return run.disk, found_by(run.manager)
 
 
 def bytes_in_use(content: bytearray, begin: int) -> list[int]:
@@ -95,10 +96,10 @@ def test_junk_behind_the_end_is_ignored_and_reported_once() -> None:
     disk.contents[max(disk.contents)] += b"junk" * 30_000
     with StateSnapshotManager(MODEL, options("sidecar"), file_system=disk) as manager:
         assert len(manager.findings) == 1
-        assert content_of(manager) == content
+        assert found_by(manager) == content
     with StateSnapshotManager(MODEL, options("sidecar"), file_system=disk) as manager:
         assert manager.findings == ()
-        assert content_of(manager) == content
+        assert found_by(manager) == content
 
 
 @pytest.mark.parametrize("state", ["sidecar", "model"])
@@ -109,7 +110,7 @@ def test_a_tail_that_is_cut_anywhere_keeps_all_before_the_cut(state: str) -> Non
     for size in range(len(sound) - 3000, len(sound), 7):
         disk.contents[inode] = bytearray(sound[:size])
         with StateSnapshotManager(MODEL, options(state), file_system=disk) as manager:
-            assert lost(content, content_of(manager)) <= 1
+            assert lost(content, found_by(manager)) <= 1
         disk.contents[inode] = bytearray(sound)
 
 

@@ -19,7 +19,9 @@ VERSIONS_KEPT = 3
 SESSIONS = ("agent/one", "agent/two", "three")
 
 Content = Mapping[str, Mapping[int, bytes]]
-"""Of each session, each version's bytes."""
+"""Of each session, each version's bytes; under NEXT, the number that its next version gets."""
+
+NEXT = 0
 
 
 def options(state: str) -> SnapshotOptions:
@@ -59,9 +61,10 @@ class Effect(NamedTuple):
 
 def effect_of(content: Content, action: Action) -> Effect | None:
     """None: it changes nothing that a client sees."""
-    versions = content.get(action.session_id, {})
+    known = content.get(action.session_id, {NEXT: b"1"})
+    versions = known.keys() - {NEXT}
     if action.kind in ("save", "relaxed"):
-        version = max(versions, default=0) + 1
+        version = int(known[NEXT])
         floor = sorted([*versions, version])[-VERSIONS_KEPT:][0]
         return Effect(action.session_id, version, action.data, floor)
     if action.kind == "delete" and versions:
@@ -73,11 +76,11 @@ def after(content: Content, effect: Effect | None) -> Content:
     """What is there when the effect has come about."""
     if effect is None:
         return content
-    kept = {version: data for version, data in content.get(effect.session_id, {}).items() if version >= effect.floor}
+    known = content.get(effect.session_id, {})
+    kept = {version: data for version, data in known.items() if version >= effect.floor or version == NEXT}
     if effect.version:
-        kept[effect.version] = effect.data
-    new = {id: dict(versions) for id, versions in content.items() if id != effect.session_id}
-    return {**new, effect.session_id: kept} if kept else new
+        kept |= {effect.version: effect.data, NEXT: b"%d" % (effect.version + 1)}
+    return {**content, effect.session_id: kept}
 
 
 def possible(certain: Content, effects: list[Effect]) -> list[Content]:
@@ -136,7 +139,7 @@ class Run:
             durability = Durability.DURABLE if action.kind == "save" else Durability.RELAXED
             self.manager.save(header(action.session_id), agent_state=action.data, durability=durability)
         elif action.kind == "delete":
-            if action.session_id in self.content:
+            if len(self.content.get(action.session_id, ())) > 1:
                 self.manager.delete(action.session_id)
         elif action.kind == "compact":
             self.manager.compact()
@@ -153,12 +156,13 @@ def header(session_id: str) -> snapshot_pb2.StateHeader:
 
 def content_of(manager: StateSnapshotManager) -> Content:
     """All that a manager takes for live, every byte of it read: what cannot be read is an error."""
-    found: dict[str, dict[int, bytes]] = {}
-    for entry in list(manager._store.table.entries()):
+    table = manager._store.table
+    found = {id: {NEXT: b"%d" % table.next_version(id)} for id in [*table.sessions, *table.given]}
+    for entry in list(table.entries()):
         saved = manager.restore(entry.session_id, entry.version)
         assert list(saved.session.token_ids) == [1, 2, 3]
         assert saved.session.cache_salt == saved.snapshot.session_id == entry.session_id
-        found.setdefault(entry.session_id, {})[entry.version] = saved.agent_state.tobytes()
+        found[entry.session_id][entry.version] = saved.agent_state.tobytes()
     return found
 
 

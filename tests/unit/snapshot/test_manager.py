@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,7 @@ from magnitude_service.errors import (
 from magnitude_service.snapshot import Durability, SnapshotOptions, StateSnapshotManager
 from magnitude_service.snapshot import limits as limits_module
 from magnitude_service.snapshot.sidecar import sidecar_path
+from magnitude_service.snapshot.vfs import OperatingSystemFile
 from tests.support import gguf_bytes
 from tests.support.serving import environment
 
@@ -181,13 +182,107 @@ def test_a_deletion_that_names_one_wrong_version_deletes_none(manager: StateSnap
     assert manager.get("agent/one").version == 1
 
 
-def test_no_version_grew_from_itself_where_its_number_was_deleted(manager: StateSnapshotManager) -> None:
+def test_a_version_still_knows_what_it_grew_from_when_that_is_deleted(manager: StateSnapshotManager) -> None:
     manager.save(header(), agent_state=b"1")
     grown = header()
     grown.snapshot.parent_version = manager.save(header(), agent_state=b"2").version
     manager.delete("agent/one", [2])
     again = manager.save(grown, agent_state=b"again")
-    assert (again.version, again.parent_version) == (2, 1)
+    assert (again.version, again.parent_version) == (3, 2)
+
+
+@pytest.mark.parametrize("state", ["sidecar", "model"])
+def test_a_deleted_versions_number_is_never_given_again(model: Path, state: str) -> None:
+    options = SnapshotOptions(state=state, state_punch_after_seconds=0)
+    with StateSnapshotManager(model, options) as manager:
+        for id in ("newest", "all"):
+            for _ in range(3):
+                manager.save(header(id), agent_state=b"old")
+        manager.delete("newest", [3])
+        manager.delete("all")
+        assert manager.save(header("newest"), agent_state=b"").version == 4
+        manager.delete("newest", [4])
+    for is_compacted in (False, True, True):  # what the log says, then what only the index does
+        with StateSnapshotManager(model, options) as manager:
+            if is_compacted:
+                manager.compact()
+            assert manager._store.table.next_version("newest") == 5
+            assert manager._store.table.next_version("all") == 4
+    with StateSnapshotManager(model, options) as manager:
+        with pytest.raises(PreconditionError, match="is at version 2, not 3"):
+            manager.save(header("newest"), agent_state=b"of somebody who has seen the old 3", expected_version=3)
+        assert manager.save(header("newest"), agent_state=b"", expected_version=2).version == 5
+        assert manager.save(header("all"), agent_state=b"", expected_version=0).version == 4
+        assert manager._store.table.given == {}, "the live versions say as much"
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def move(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+
+
+def replace(path: Path) -> None:
+    other = path.with_name("other")
+    other.write_bytes(path.read_bytes())
+    other.rename(path)
+
+
+@pytest.mark.parametrize("displace", [remove, move, replace])
+@pytest.mark.parametrize("state", ["sidecar", "model"])
+def test_nothing_is_acknowledged_into_a_file_that_lost_its_name(
+    model: Path, state: str, displace: Callable[[Path], None]
+) -> None:
+    with StateSnapshotManager(model, SnapshotOptions(state=state)) as manager:
+        manager.save(header(), agent_state=b"1")
+        held = manager.restore("agent/one")
+        displace(manager.path)
+        left = manager.path.read_bytes() if manager.path.exists() else None
+        for call in (
+            lambda: manager.save(header(), agent_state=b"2"),
+            lambda: manager.save(header(), agent_state=b"2", durability=Durability.RELAXED),
+            lambda: manager.delete("agent/one"),
+            manager.compact,
+            manager.maintain,
+        ):
+            with pytest.raises(
+                PreconditionError, match=f"{manager.path} was .* Put it back .* load the model"
+            ) as caught:
+                call()
+            assert caught.value.reason == "STATE_FILE_REPLACED"
+        assert (manager.path.read_bytes() if manager.path.exists() else None) == left, "what lies there is left alone"
+        assert held.agent_state.tobytes() == b"1"
+
+
+def test_a_file_that_gets_its_name_back_takes_saves_again(manager: StateSnapshotManager) -> None:
+    elsewhere = manager.path.with_name("elsewhere")
+    manager.path.rename(elsewhere)
+    with pytest.raises(PreconditionError, match="was removed or renamed"):
+        manager.save(header(), agent_state=b"1")
+    with pytest.raises(PreconditionError, match="was removed or renamed"):
+        manager.save(header(), agent_state=b"2")
+    elsewhere.rename(manager.path)
+    manager.save(header(), agent_state=b"3")
+    found = [manager.restore("agent/one", version).agent_state.tobytes() for version in (1, 2)]
+    assert found == [b"1", b"3"], "what was not acknowledged is there whole, and only the first was written at all"
+
+
+@pytest.mark.parametrize("durability", Durability)
+def test_a_file_that_loses_its_name_while_a_save_is_written_acknowledges_nothing(
+    model: Path, durability: Durability, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with StateSnapshotManager(model) as manager:
+        write = OperatingSystemFile.pwritev
+
+        def remove_and_write(self: OperatingSystemFile, parts: Sequence[memoryview], offset: int) -> int:
+            manager.path.unlink(missing_ok=True)
+            return write(self, parts, offset)
+
+        monkeypatch.setattr(OperatingSystemFile, "pwritev", remove_and_write)
+        with pytest.raises(PreconditionError, match="was removed or renamed"):
+            manager.save(header(), agent_state=b"1", durability=durability)
 
 
 def test_pages_of_a_list_come_in_order_and_miss_nothing(manager: StateSnapshotManager) -> None:

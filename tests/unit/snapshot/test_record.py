@@ -42,7 +42,8 @@ def segment(
     header: snapshot_pb2.StateHeader, contents: list[Content], version: int = 1, floor: int = 0, of: str = "s"
 ) -> bytes:
     body = record.encode_state(header, contents)
-    head = record.header_for(Kind.SNAPSHOT, body, FIELDS, version, floor, of)
+    envelope = {"envelope_bytes": len(body.envelope), "envelope_crc": crc32c(body.envelope), "body_bytes": body.nbytes}
+    head = SegmentHeader(Kind.SNAPSHOT, version=version, floor=floor, session_id=of, **FIELDS, **envelope)
     data = b"".join(bytes(part) for part in record.segment_parts(head, body))
     assert len(data) == head.length
     return data
@@ -94,7 +95,10 @@ def test_any_body_is_one_message_to_protobuf_and_its_blobs_are_aligned(sizes: li
         assert data[blob.offset_bytes : blob.offset_bytes + blob.length_bytes] == bytes(content.data)
         assert blob.offset_bytes % (4096 if content.nbytes >= 4096 else 64) == 0
         assert blob.crc32c == crc32c(content.data)
-    assert record.parse_envelope(data[256 : 256 + head.envelope_bytes], head) is not None
+    envelope = data[256 : 256 + head.envelope_bytes]
+    assert record.parse_envelope(envelope, head) is not None
+    front = state_pb2.StoredState(header=whole.header, blobs=whole.blobs)
+    assert envelope == front.SerializeToString(deterministic=True), "protobuf would write the same"
 
 
 @pytest.mark.parametrize("gap", range(64))

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import pytest
+
 from magnitude.v1 import state_pb2
+from magnitude_service.snapshot import table as table_module
 from magnitude_service.snapshot.retention import expired, floor_for, prefix_bytes, prefix_of, superfluous
 from magnitude_service.snapshot.table import Dead, Entry, Table, encode_index, table_of
 
@@ -40,10 +43,33 @@ def test_an_index_says_all_that_the_table_does() -> None:
     assert table_of(encode_index(Table())) == Table()
 
 
-def test_an_index_whose_columns_do_not_fit_is_none() -> None:
+@pytest.mark.parametrize("column", ["offsets", "dead_offsets", "given_versions"])
+def test_an_index_whose_columns_do_not_fit_is_none(column: str) -> None:
     index = encode_index(table_with(entry("a", 1, 1)))
-    index.offsets.append(7)
+    getattr(index, column).append(7)
     assert table_of(index) is None
+
+
+def test_the_numbers_of_the_sessions_deleted_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_module, "GIVEN_SESSIONS_MAX", 2)
+    table = table_with(*(entry(id, 1, number) for number, id in enumerate("abcd", 1)), entry("a", 2, 5))
+    table.delete("a", [2], 0)
+    for id in "bcd":
+        table.delete(id, [], 0)
+    assert table.given == {"a": 2, "c": 1, "d": 1}, "of a session that lives it is always"
+    assert [table.next_version(id) for id in "abcd"] == [3, 1, 2, 2]
+    again = table_of(state_pb2.StoredIndex.FromString(encode_index(table).SerializeToString()))
+    assert again is not None
+    assert list(again.given) == ["a", "c", "d"]
+
+
+def test_a_number_that_was_given_before_stays_the_largest() -> None:
+    table = table_with(entry("a", 1, 1), entry("a", 5, 2))
+    table.delete("a", [5], 0)
+    table.delete("a", [1], 0)
+    assert table.next_version("a") == 6
+    table.add(entry("a", 6, 3), 0)
+    assert (table.given, table.next_version("a")) == ({}, 7)
 
 
 def test_what_was_freed_is_forgotten() -> None:

@@ -46,7 +46,7 @@ class StoredDeletion(_message.Message):
     def __init__(self, deletions: _Optional[_Iterable[_Union[DeletedVersions, _Mapping]]] = ...) -> None: ...
 
 class StoredIndex(_message.Message):
-    __slots__ = ("session_ids", "versions", "sequences", "offsets", "lengths", "times_ns", "dead_sequences", "dead_offsets", "dead_lengths", "dead_since_ns")
+    __slots__ = ("session_ids", "versions", "sequences", "offsets", "lengths", "times_ns", "dead_sequences", "dead_offsets", "dead_lengths", "dead_since_ns", "given_session_ids", "given_versions")
     SESSION_IDS_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +57,8 @@ class StoredIndex(_message.Message):
     DEAD_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     DEAD_LENGTHS_FIELD_NUMBER: _ClassVar[int]
     DEAD_SINCE_NS_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_SESSION_IDS_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     session_ids: _containers.RepeatedScalarFieldContainer[str]
     versions: _containers.RepeatedScalarFieldContainer[int]
     sequences: _containers.RepeatedScalarFieldContainer[int]
@@ -67,7 +69,9 @@ class StoredIndex(_message.Message):
     dead_offsets: _containers.RepeatedScalarFieldContainer[int]
     dead_lengths: _containers.RepeatedScalarFieldContainer[int]
     dead_since_ns: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, session_ids: _Optional[_Iterable[str]] = ..., versions: _Optional[_Iterable[int]] = ..., sequences: _Optional[_Iterable[int]] = ..., offsets: _Optional[_Iterable[int]] = ..., lengths: _Optional[_Iterable[int]] = ..., times_ns: _Optional[_Iterable[int]] = ..., dead_sequences: _Optional[_Iterable[int]] = ..., dead_offsets: _Optional[_Iterable[int]] = ..., dead_lengths: _Optional[_Iterable[int]] = ..., dead_since_ns: _Optional[_Iterable[int]] = ...) -> None: ...
+    given_session_ids: _containers.RepeatedScalarFieldContainer[str]
+    given_versions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, session_ids: _Optional[_Iterable[str]] = ..., versions: _Optional[_Iterable[int]] = ..., sequences: _Optional[_Iterable[int]] = ..., offsets: _Optional[_Iterable[int]] = ..., lengths: _Optional[_Iterable[int]] = ..., times_ns: _Optional[_Iterable[int]] = ..., dead_sequences: _Optional[_Iterable[int]] = ..., dead_offsets: _Optional[_Iterable[int]] = ..., dead_lengths: _Optional[_Iterable[int]] = ..., dead_since_ns: _Optional[_Iterable[int]] = ..., given_session_ids: _Optional[_Iterable[str]] = ..., given_versions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StoredLog(_message.Message):
     __slots__ = ("creator",)
