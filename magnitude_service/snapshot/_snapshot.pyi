@@ -1,6 +1,9 @@
+from collections.abc import Sequence
 from typing import Any
 
 from numpy.typing import NDArray
+
+from magnitude_service.snapshot.record import Content, SegmentHeader
 
 def crc32c(data: bytes | bytearray | memoryview | NDArray[Any], crc: int = 0) -> int:
     """The CRC-32C of `data`, or of what `crc` is of with `data` behind it. Long data is read without the interpreter
@@ -11,3 +14,10 @@ def crc32c_implementations() -> list[str]:
 
 def crc32c_by(name: str, data: bytes | bytearray | memoryview | NDArray[Any], crc: int = 0) -> int:
     """As `crc32c`, by one of them. Raises ValueError for another name."""
+
+def encode_body(header: bytes, contents: Sequence[Content]) -> tuple[tuple[bytes | memoryview, ...], int]:
+    """The body of a SNAPSHOT whose StateHeader is `header`, in parts that are not copied: the envelope, then glue and
+    bytes of each blob; and how many bytes all are."""
+
+def segment_parts(header: SegmentHeader, body_parts: tuple[bytes | memoryview, ...]) -> list[bytes | memoryview]:
+    """Header, body and end mark, in order; neighbours of less than a page are joined."""

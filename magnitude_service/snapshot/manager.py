@@ -41,7 +41,9 @@ class Durability(enum.Enum):
     """What a save has achieved when it returns."""
 
     DURABLE = "durable"  # it survives a loss of power
-    RELAXED = "relaxed"  # it survives the end of this process; power may be lost within `state_sync_interval_seconds`
+    RELAXED = (
+        "relaxed"  # it survives the end of this process; within `state_sync_interval_seconds` all that DURABLE says
+    )
 
 
 class StateSnapshotManager:
@@ -132,7 +134,7 @@ class StateSnapshotManager:
             with contextlib.suppress(MagnitudeError):  # the save has succeeded; the next one will say what is wrong
                 self._upkeep.write_index()
         with self._store.lock:
-            self._store.check_in_place()
+            self._store.check_in_place(is_quick=durability is Durability.RELAXED)
             self._saves += 1
         return described(made, saved).snapshot
 

@@ -9,7 +9,6 @@ offset  size
 from __future__ import annotations
 
 import enum
-import functools
 import struct
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -18,6 +17,7 @@ from google.protobuf.message import DecodeError, Message
 
 from magnitude.v1 import state_pb2
 from magnitude_service.errors import IncompatibleVersionError, InvalidRequestError
+from magnitude_service.snapshot import _snapshot
 from magnitude_service.snapshot.checksum import Buffer, crc32c, memory
 
 FORMAT_VERSION: Final = 1
@@ -36,9 +36,6 @@ BLOBS_MAX: Final = 64
 SESSION_ID_BYTES_MAX: Final = 128
 SEQUENCE_MAX: Final = (1 << 63) - 1
 
-HEADER_TAG: Final = bytes([1 << 3 | 2])
-BLOB_TAG: Final = bytes([2 << 3 | 2])
-OFFSET: Final = struct.Struct("<Q")
 PADDING_TAG: Final = bytes([14 << 3 | 2])
 CONTENTS_TAG: Final = bytes([15 << 3 | 2])
 BLOB_ALIGNMENT: Final = 64
@@ -232,35 +229,12 @@ def encode_state(header: Message, contents: Sequence[Content]) -> Body:
     *Raises*: InvalidRequestError where it exceeds a limit of the format.
     """
     _check_size("The number of blobs", len(contents), BLOBS_MAX)
-    front = header.SerializeToString(deterministic=True)
-    fields = [HEADER_TAG, varint(len(front)), front]
-    blobs = [_around_offset(content) for content in contents]
-    envelope_bytes = sum(map(len, fields)) + sum(len(before) + OFFSET.size + len(after) for before, after in blobs)
-    _check_size("The envelope", envelope_bytes, ENVELOPE_BYTES_MAX)
-    position = HEADER_BYTES + envelope_bytes
-    parts: list[bytes | memoryview] = []
-    for content, (before, after) in zip(contents, blobs, strict=True):
-        glue = encode_glue(position, content.nbytes)
-        fields += [before, OFFSET.pack(position + len(glue)), after]
-        parts += [glue, content.data]
-        position += len(glue) + content.nbytes
-    _check_size("The state", position - HEADER_BYTES, BODY_BYTES_MAX)
-    return Body((b"".join(fields), *parts), position - HEADER_BYTES)
+    body = Body(*_snapshot.encode_body(header.SerializeToString(deterministic=True), contents))
+    _check_size("The envelope", len(body.envelope), ENVELOPE_BYTES_MAX)
+    _check_size("The state", body.nbytes, BODY_BYTES_MAX)
+    return body
 
 
-def _around_offset(content: Content) -> tuple[bytes, bytes]:
-    """A StoredBlob within a StoredState, as protobuf writes it: what comes before the offset, and what behind it.
-
-    By hand, since a small save would spend as long in messages as in the kernel. A test compares it with protobuf's.
-    """
-    name = content.name.encode()
-    length = b"\x18" + varint(content.nbytes) if content.nbytes else b""
-    after = length + b"\x25" + CRC.pack(content.crc) if content.crc else length
-    named = b"\x0a" + varint(len(name)) + name + b"\x11"
-    return BLOB_TAG + varint(len(named) + OFFSET.size + len(after)) + named, after
-
-
-@functools.lru_cache(maxsize=256)
 def encode_glue(position: int, content_bytes: int) -> bytes:
     """What lies between the end of the envelope or of a blob, at `position` from the segment's start, and the next
     blob: a padding field, tag and length."""
@@ -275,7 +249,6 @@ def encode_glue(position: int, content_bytes: int) -> bytes:
         gap += alignment  # 0, 1 and 130 bytes cannot be filled by one field
 
 
-@functools.lru_cache(maxsize=4096)
 def varint(value: int) -> bytes:
     """Protobuf's form of a number, without superfluous bytes."""
     out = bytearray()
@@ -311,15 +284,7 @@ def glue_of(
 
 def segment_parts(header: SegmentHeader, body: Body) -> list[bytes | memoryview]:
     """What a gathered write takes, in order. Short neighbours are joined, since each part costs as much as a copy."""
-    parts: list[bytes | memoryview] = []
-    short: list[bytes | memoryview] = [encode_header(header)]
-    for part in (*body.parts, encode_end(header)):
-        if len(part) < PAGE_BYTES:
-            short.append(part)
-        else:
-            parts += [b"".join(short), part] if short else [part]
-            short = []
-    return [*parts, b"".join(short)]
+    return _snapshot.segment_parts(header, body.parts)
 
 
 def _check_size(what: str, size: int, limit: int) -> None:

@@ -74,10 +74,15 @@ class Store:
             self.check_in_place()
         return self.tail
 
-    def check_in_place(self) -> None:
+    def check_in_place(self, *, is_quick: bool = False) -> None:
         """To be called, with the lock held, before anything is acknowledged: it lasts where the file has its name then.
-        Raises PreconditionError (STATE_FILE_REPLACED); nothing more is written until it has its name again."""
+        Raises PreconditionError (STATE_FILE_REPLACED); nothing more is written until it has its name again.
+
+        `is_quick`: a file that was moved away, or has another name beside, is left for the next check to find.
+        """
         assert self.tail is not None, "only a writer has anything to acknowledge"
+        if is_quick and self.tail.file.is_linked():
+            return
         self._was_displaced = True
         check_in_place(self.file_system, self.path, self.tail.identity)
         self._was_displaced = False

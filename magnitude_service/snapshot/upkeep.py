@@ -73,6 +73,8 @@ class Upkeep:
     def maintain(self) -> None:
         """See StateSnapshotManager."""
         options, now = self._store.options, time.monotonic()
+        with self._store.lock:
+            self._store.check_in_place()
         if now - self._synced >= options.state_sync_interval_seconds:
             self._synced = now
             tail = self._store.writer()

@@ -30,6 +30,9 @@ class File(Protocol):
     def identity(self) -> tuple[int, int]:
         """Device and inode."""
 
+    def is_linked(self) -> bool:
+        """Whether it still has a name, whichever. Quick, for no name is looked up."""
+
     def pread(self, count: int, offset: int) -> bytes:
         """At most `count` bytes; fewer only at the end of the file."""
 
@@ -92,6 +95,10 @@ class OperatingSystemFile:
         """See File."""
         status = os.fstat(self._descriptor)
         return status.st_dev, status.st_ino
+
+    def is_linked(self) -> bool:
+        """See File."""
+        return os.fstat(self._descriptor).st_nlink > 0
 
     def pread(self, count: int, offset: int) -> bytes:
         """See File."""

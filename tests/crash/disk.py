@@ -134,6 +134,10 @@ class DiskFile:
         """See File."""
         return 1, self._inode
 
+    def is_linked(self) -> bool:
+        """See File."""
+        return self._inode in self._disk.names.values()
+
     def pread(self, count: int, offset: int) -> bytes:
         """See File."""
         self._disk.may_fail("pread")

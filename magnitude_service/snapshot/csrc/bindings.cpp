@@ -1,10 +1,15 @@
 // magnitude_service.snapshot._snapshot. The only file here that knows Python; its signatures are in ../_snapshot.pyi.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
 
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "crc32c.h"
+#include "segment.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -41,12 +46,7 @@ std::uint32_t extended(AdvanceCrc32c advance, const nb::handle& data, std::uint3
 }
 
 std::uint32_t crc32c(const nb::handle& data, std::uint32_t crc) {
-    static const AdvanceCrc32c best = [] {
-        Crc32c found[IMPLEMENTATIONS_MAX];
-        supported_crc32c(found);
-        return found[0].advance;
-    }();
-    return extended(best, data, crc);
+    return extended(best_crc32c(), data, crc);
 }
 
 nb::list crc32c_implementations() {
@@ -63,6 +63,65 @@ std::uint32_t crc32c_by(const std::string& name, const nb::handle& data, std::ui
     throw nb::value_error("this machine has no such implementation");
 }
 
+nb::bytes bytes_of(const std::string& text) { return nb::bytes(text.data(), text.size()); }
+
+// Attributes of record.Content, a tuple: name, data, nbytes, crc.
+constexpr Py_ssize_t NAME = 0, DATA = 1, NBYTES = 2, CRC = 3;
+
+nb::handle item(const nb::handle& tuple, Py_ssize_t index) { return PyTuple_GET_ITEM(tuple.ptr(), index); }
+
+nb::tuple encode_body(const nb::bytes& header, const std::vector<nb::tuple>& contents) {
+    std::string envelope("\x0a");
+    append_varint(envelope, header.size());
+    envelope.append(header.c_str(), header.size());
+    std::vector<std::size_t> offsets_at;
+    for (const nb::tuple& content : contents) {
+        const EncodedBlob blob = encode_blob(nb::cast<std::string_view>(item(content, NAME)),
+                                             nb::cast<std::uint64_t>(item(content, NBYTES)),
+                                             nb::cast<std::uint32_t>(item(content, CRC)));
+        offsets_at.push_back(envelope.size() + blob.offset_at);
+        envelope += blob.bytes;
+    }
+    nb::list parts;
+    parts.append(nb::none());
+    std::uint64_t position = HEADER_BYTES + envelope.size();
+    std::size_t index = 0;
+    for (const nb::tuple& content : contents) {
+        const auto content_bytes = nb::cast<std::uint64_t>(item(content, NBYTES));
+        const std::string glue = encode_glue(position, content_bytes);
+        position += glue.size();
+        store_u64(envelope.data() + offsets_at[index++], position);
+        position += content_bytes;
+        parts.append(bytes_of(glue));
+        parts.append(item(content, DATA));
+    }
+    parts[0] = bytes_of(envelope);
+    return nb::make_tuple(nb::tuple(parts), position - HEADER_BYTES);
+}
+
+nb::list segment_parts(const nb::tuple& header, const nb::tuple& body_parts) {
+    const auto number = [&](Py_ssize_t index) { return nb::cast<std::uint64_t>(item(header, index)); };
+    const SegmentHeader encoded{
+        static_cast<std::uint16_t>(number(0)), number(1), number(2), number(3), number(4), number(5),
+        static_cast<std::uint32_t>(number(6)), static_cast<std::uint32_t>(number(7)), number(8), number(9), number(10),
+        number(11), nb::cast<std::string_view>(item(header, 12))};
+    nb::list parts;
+    std::string joined = encode_header(encoded);
+    for (const nb::handle part : body_parts) {
+        const Buffer buffer(part);
+        const auto bytes = static_cast<std::size_t>(buffer.bytes());
+        if (bytes < PAGE_BYTES) {
+            joined.append(reinterpret_cast<const char*>(buffer.data()), bytes);
+            continue;
+        }
+        if (!joined.empty()) parts.append(bytes_of(joined));
+        parts.append(part);
+        joined.clear();
+    }
+    parts.append(bytes_of(joined + encode_end(encoded)));
+    return parts;
+}
+
 }  // namespace
 }  // namespace magnitude::snapshot
 
@@ -70,5 +129,7 @@ NB_MODULE(_snapshot, module) {
     using namespace magnitude::snapshot;
     module.def("crc32c", &crc32c, "data"_a, "crc"_a = 0);
     module.def("crc32c_implementations", &crc32c_implementations);
+    module.def("encode_body", &encode_body, "header"_a, "contents"_a);
+    module.def("segment_parts", &segment_parts, "header"_a, "body_parts"_a);
     module.def("crc32c_by", &crc32c_by, "name"_a, "data"_a, "crc"_a = 0);
 }

@@ -98,4 +98,13 @@ int supported_crc32c(Crc32c* implementations) {
     return count;
 }
 
+AdvanceCrc32c best_crc32c() {
+    static const AdvanceCrc32c best = [] {
+        Crc32c found[IMPLEMENTATIONS_MAX];
+        supported_crc32c(found);
+        return found[0].advance;
+    }();
+    return best;
+}
+
 }  // namespace magnitude::snapshot

@@ -30,4 +30,7 @@ std::uint32_t advance_arm(std::uint32_t crc_register, const std::uint8_t* data, 
 constexpr int IMPLEMENTATIONS_MAX = 3;
 int supported_crc32c(Crc32c* implementations);
 
+// The first of them.
+AdvanceCrc32c best_crc32c();
+
 }  // namespace magnitude::snapshot

@@ -1,9 +1,10 @@
-# magnitude_service.snapshot._snapshot: checksums. One translation unit per instruction set, each with its own flags; nothing
+# magnitude_service.snapshot._snapshot: checksums, and segments in bytes. One translation unit per instruction set, each with its own flags; nothing
 # shipped is built with -march=native.
 set(SNAPSHOT_DIR ${CMAKE_CURRENT_LIST_DIR})
 nanobind_add_module(_snapshot NB_STATIC
   ${SNAPSHOT_DIR}/bindings.cpp
-  ${SNAPSHOT_DIR}/crc32c.cpp)
+  ${SNAPSHOT_DIR}/crc32c.cpp
+  ${SNAPSHOT_DIR}/segment.cpp)
 target_compile_options(_snapshot PRIVATE -O3 -Wall -Wextra)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   target_sources(_snapshot PRIVATE ${SNAPSHOT_DIR}/crc32c_avx512.cpp ${SNAPSHOT_DIR}/crc32c_sse42.cpp)
