@@ -46,7 +46,8 @@ class Blob:
         content = chunk.content
         bounds.size(f"{self.name}.content", len(content), limits.CHUNK_BYTES_MAX)
         if chunk.offset_bytes != self.size:
-            bounds.refuse(f"{self.name}.offset_bytes", chunk.offset_bytes, f"{self.size}, where the last one ended")
+            allowed = f"{self.size}, where the last one ended"
+            bounds.refuse(f"{self.name}.offset_bytes", chunk.offset_bytes, allowed, "Send the chunks in order.")
         bounds.size(self.name, self.size + len(content), self._bytes_max)
         if google_crc32c.value(content) != chunk.crc32c:
             raise IntegrityError(
@@ -144,7 +145,7 @@ class StateImport:
         description, _, _, store = self._sessions.parts(model)
         if target == "session_id":
             if not header.state.HasField("session"):
-                bounds.refuse("header.state.session", "absent", "what ExportState sent")
+                bounds.refuse("header.state.session", "absent", "what ExportState sent", "Send the header as it came.")
             check_state(header.state.session, description.vocabulary_size, "header.state.session")
         snapshot = header.state.snapshot
         bounds.labels(

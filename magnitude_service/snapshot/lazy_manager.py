@@ -73,7 +73,11 @@ class LazyManager:
         """Of the file, where it is open for saving. Raises UnavailableError where it is not."""
         writer = self._writer
         if writer is None:
-            raise UnavailableError("No state file is open for saving.", reason="CLOSED")
+            raise UnavailableError(
+                f"{sidecar_path(self._model, self._options.state_dir)} is not open for saving.",
+                remedy="Save a session: that opens it.",
+                reason="CLOSED",
+            )
         return writer.statistics()
 
     def close(self) -> None:
@@ -89,4 +93,9 @@ class LazyManager:
 
     def _require_open(self) -> None:
         if self._is_closed:
-            raise UnavailableError("The server is shutting down.", reason="DRAINING", retry_after_seconds=1.0)
+            raise UnavailableError(
+                "The server is shutting down.",
+                remedy="Ask again in a moment: another one may take its place.",
+                reason="DRAINING",
+                retry_after_seconds=1.0,
+            )

@@ -25,6 +25,7 @@ def check_session_id(session_id: str) -> None:
         raise InvalidRequestError(
             f"session_id is {session_id[:SESSION_ID_BYTES_MAX]!r} ({len(session_id)} characters); it must be "
             f"1…{SESSION_ID_BYTES_MAX} letters, digits and -_.:/ .",
+            remedy="Choose such a name.",
             field="session_id",
         )
 
@@ -32,13 +33,18 @@ def check_session_id(session_id: str) -> None:
 def check_labels(labels: Mapping[str, str]) -> None:
     """Raises InvalidRequestError for too many labels, or one that is too long."""
     if len(labels) > LABELS_MAX:
-        raise InvalidRequestError(f"There are {len(labels)} labels; at most {LABELS_MAX} are kept.", field="labels")
+        raise InvalidRequestError(
+            f"There are {len(labels)} labels; at most {LABELS_MAX} are kept.",
+            remedy="Leave some out, or keep them in the agent's state.",
+            field="labels",
+        )
     for key, value in labels.items():
         key_bytes, value_bytes = len(key.encode()), len(value.encode())
         if not 1 <= key_bytes <= LABEL_KEY_BYTES_MAX or value_bytes > LABEL_VALUE_BYTES_MAX:
             raise InvalidRequestError(
                 f"The label {key[:LABEL_KEY_BYTES_MAX]!r} has a key of {key_bytes} bytes and a value of {value_bytes}; "
                 f"1…{LABEL_KEY_BYTES_MAX} and at most {LABEL_VALUE_BYTES_MAX} are allowed.",
+                remedy="Shorten it, or keep it in the agent's state.",
                 field=f"labels[{key[:LABEL_KEY_BYTES_MAX]}]",
             )
 
@@ -51,10 +57,15 @@ def check_part_names(names: Iterable[str]) -> None:
             raise InvalidRequestError(
                 f"A part of the agent's state is named {name[:PART_NAME_BYTES_MAX]!r}; a name has "
                 f"1…{PART_NAME_BYTES_MAX} bytes.",
+                remedy="Rename it.",
                 field="parts",
             )
     if len(names) > BLOBS_MAX - 2:  # beside agent_state and key_value
-        raise InvalidRequestError(f"There are {len(names)} parts; at most {BLOBS_MAX - 2} are kept.", field="parts")
+        raise InvalidRequestError(
+            f"There are {len(names)} parts; at most {BLOBS_MAX - 2} are kept.",
+            remedy="Put some of them together.",
+            field="parts",
+        )
 
 
 def agent_bytes(contents: Iterable[Content]) -> int:

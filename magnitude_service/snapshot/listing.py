@@ -32,7 +32,11 @@ def list_versions(
 ) -> Page:
     """One page. The token names the last version of the page before, so that saves meanwhile skip nothing."""
     if not 1 <= page_size <= PAGE_SIZE_MAX:
-        raise InvalidRequestError(f"page_size is {page_size}; it must be 1…{PAGE_SIZE_MAX}.", field="page_size")
+        raise InvalidRequestError(
+            f"page_size is {page_size}; it must be 1…{PAGE_SIZE_MAX}.",
+            remedy="Ask for smaller pages, one after the other.",
+            field="page_size",
+        )
     if session_id:
         check_session_id(session_id)
     after = _parse_token(page_token)

@@ -289,4 +289,8 @@ def segment_parts(header: SegmentHeader, body: Body) -> list[bytes | memoryview]
 
 def _check_size(what: str, size: int, limit: int) -> None:
     if size > limit:
-        raise InvalidRequestError(f"{what} is {size:,}; at most {limit:,} fit into a snapshot.", field="agent_state")
+        raise InvalidRequestError(
+            f"{what} is {size:,}; at most {limit:,} fit into a snapshot.",
+            remedy="Keep large results in files of your own, and their names in the state.",
+            field="agent_state",
+        )

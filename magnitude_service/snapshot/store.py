@@ -142,7 +142,7 @@ class Store:
 
     def _require_open(self) -> None:
         if self._is_closed:
-            raise UnavailableError(f"{self.path} is closed.", reason="CLOSED")
+            raise UnavailableError(f"{self.path} is closed.", remedy="Load the model again.", reason="CLOSED")
 
     def _open_for_writing(self) -> None:
         for _ in range(OPENINGS_MAX):
@@ -159,7 +159,12 @@ class Store:
                 file.close()
                 raise
             file.close()
-        raise PreconditionError(f"{self.path} was replaced {OPENINGS_MAX} times while it was opened.", file=self.path)
+        raise PreconditionError(
+            f"{self.path} was replaced {OPENINGS_MAX} times while it was opened.",
+            remedy="Stop the process that replaces it again and again.",
+            reason="STATE_FILE_REPLACED",
+            file=self.path,
+        )
 
     def _begin(self, file: File) -> None:
         if self.is_sidecar:

@@ -107,7 +107,10 @@ class Upkeep:
         """See StateSnapshotManager."""
         if not self._running.acquire(blocking=False):
             raise UnavailableError(
-                f"{self._store.path} is being compacted already.", reason="COMPACTING", retry_after_seconds=5
+                f"{self._store.path} is being compacted already.",
+                remedy="Wait for that one to end.",
+                reason="COMPACTING",
+                retry_after_seconds=5,
             )
         try:
             compacted = self._compact(keep_versions, dry_run)
@@ -188,7 +191,11 @@ class Upkeep:
 
     def _wait(self, seconds: float) -> None:
         if self._stopping.wait(seconds):
-            raise UnavailableError(f"{self._store.path} is being closed; its compaction was given up.", reason="CLOSED")
+            raise UnavailableError(
+                f"{self._store.path} is being closed; its compaction was given up.",
+                remedy="Compact it when it is open again: nothing is lost meanwhile.",
+                reason="CLOSED",
+            )
 
 
 class UpkeepThread:
@@ -197,6 +204,7 @@ class UpkeepThread:
     def __init__(self, maintain: Callable[[], None], interval_seconds: float) -> None:
         self._maintain, self._interval_seconds = maintain, interval_seconds
         self._stopping = threading.Event()
+        self._last_failure = ""
         self._thread = threading.Thread(target=self._run, name="state-upkeep", daemon=True)
 
     def start(self) -> None:
@@ -212,5 +220,8 @@ class UpkeepThread:
         while not self._stopping.wait(self._interval_seconds):
             try:
                 self._maintain()
+                self._last_failure = ""
             except MagnitudeError as error:
-                LOG.warning("the upkeep of a state file failed: %s", error)
+                if str(error) != self._last_failure:  # once: what does not pass would fill the log
+                    LOG.warning("the upkeep of a state file failed: %s", error)
+                self._last_failure = str(error)
