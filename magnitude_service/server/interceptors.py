@@ -19,7 +19,7 @@ from magnitude_service.errors import MagnitudeError
 from magnitude_service.server.request_log import CALL, CallRecord
 from magnitude_service.server.status import abort, internal_error
 from magnitude_service.server.tokens import Tokens
-from magnitude_service.server.wire import Refused, deserializer
+from magnitude_service.server.wire import Refused, deserializer, serializer
 
 OURS = "/magnitude.v1."
 QUIET = frozenset({"HealthService/Health", "InferenceService/GetLoad"})
@@ -69,7 +69,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     def _wrap(self, handler: Any, path: str) -> Handler:
         method = path.removeprefix(OURS)
         decode = deserializer(request_class(path), self._message_bytes_max)
-        encode = handler.response_serializer
+        encode = serializer(handler.response_serializer)
         if handler.unary_unary is not None:
             return grpc.unary_unary_rpc_method_handler(self._unary(handler.unary_unary, method), decode, encode)
         if handler.unary_stream is not None:

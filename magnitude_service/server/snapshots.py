@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from magnitude.v1 import snapshot_pb2, snapshot_pb2_grpc
 from magnitude_service.errors import IntegrityError, NotFoundError
 from magnitude_service.scheduling.session import Session
-from magnitude_service.server import bounds, convert, limits, state_streams
+from magnitude_service.server import bounds, convert, limits, state_bytes, state_streams
 from magnitude_service.server.malformed import refuse_malformed
 from magnitude_service.server.request_log import note
 from magnitude_service.server.served_models import ServedModel, ServedModels
@@ -52,7 +52,7 @@ class SnapshotServicer(snapshot_pb2_grpc.SnapshotServiceServicer):
         runtime = self._sessions.parts(model)[1]
         found.session.is_saved &= version is None  # else a request might bring back a later one in its place
         runtime.engine.sessions.release(runtime.engine.sessions.add(found.session, "a restore"))
-        content, is_omitted = inline(saved)
+        is_omitted = is_too_large_inline(saved)
         note(session_id=live_name, version=saved.snapshot.version)
         return snapshot_pb2.RestoreResponse(
             snapshot=saved.snapshot,
@@ -60,25 +60,26 @@ class SnapshotServicer(snapshot_pb2_grpc.SnapshotServiceServicer):
             fidelity=found.fidelity,
             reason=found.reason,
             recomputed_tokens=found.recomputed_tokens,
-            agent_state=content,
+            agent_state=b"" if is_omitted else saved.agent_state.tobytes(),
             agent_state_omitted=is_omitted,
             restore_ms=(time.monotonic() - begin) * 1_000,
         )
 
-    async def Get(self, request: snapshot_pb2.GetRequest, context: Any) -> snapshot_pb2.GetResponse:
+    async def Get(  # type: ignore[override]  # bytes are the message, encoded already
+        self, request: snapshot_pb2.GetRequest, context: Any
+    ) -> snapshot_pb2.GetResponse | bytes:
         """One version."""
         model = self._model(request)
         name, version = reference(request.snapshot)
 
-        def get() -> snapshot_pb2.GetResponse:
+        def get() -> snapshot_pb2.GetResponse | bytes:
             manager = self._reader(model, name)
             if not request.return_agent_state:
                 return snapshot_pb2.GetResponse(snapshot=manager.get(name, version))
             saved = manager.restore(name, version)
-            content, is_omitted = inline(saved)
-            return snapshot_pb2.GetResponse(
-                snapshot=saved.snapshot, agent_state=content, agent_state_omitted=is_omitted
-            )
+            if is_too_large_inline(saved):
+                return snapshot_pb2.GetResponse(snapshot=saved.snapshot, agent_state_omitted=True)
+            return state_bytes.get_response(saved.snapshot, saved.agent_state)
 
         return await self._storage.run(get)
 
@@ -144,9 +145,9 @@ class SnapshotServicer(snapshot_pb2_grpc.SnapshotServiceServicer):
 
         return await self._sessions.finish(self._storage.run(compact))
 
-    async def ExportState(
+    async def ExportState(  # type: ignore[override]  # as Get
         self, request: snapshot_pb2.ExportStateRequest, context: Any
-    ) -> AsyncIterator[snapshot_pb2.ExportStateResponse]:
+    ) -> AsyncIterator[snapshot_pb2.ExportStateResponse | bytes]:
         """Sends a version, or a live session."""
         model = self._model(request)
         with_pages = request.cache_retention != snapshot_pb2.CACHE_RETENTION_NONE
@@ -233,8 +234,6 @@ def reference(message: snapshot_pb2.SnapshotReference) -> tuple[str, int | None]
     return name, message.version if message.HasField("version") else None
 
 
-def inline(saved: SavedState) -> tuple[bytes, bool]:
-    """The application's bytes if they are few, and whether they were left out."""
-    content = saved.agent_state
-    is_omitted = content.nbytes > limits.AGENT_STATE_INLINE_BYTES_MAX
-    return b"" if is_omitted else content.tobytes(), is_omitted
+def is_too_large_inline(saved: SavedState) -> bool:
+    """Whether the application's bytes are left out of an answer."""
+    return saved.agent_state.nbytes > limits.AGENT_STATE_INLINE_BYTES_MAX

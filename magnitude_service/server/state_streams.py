@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, NamedTuple
 
-import google_crc32c
 import numpy as np
 
 from magnitude.v1 import snapshot_pb2
@@ -16,11 +16,17 @@ from magnitude_service.server import limits
 from magnitude_service.server.served_models import ServedModel
 from magnitude_service.server.session_messages import state_header
 from magnitude_service.server.sessions import Sessions, original_of
+from magnitude_service.server.state_bytes import export_response
 from magnitude_service.server.state_store import SavedState, StateManager
 from magnitude_service.server.text_workers import TextWorkers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+FIELDS = snapshot_pb2.ExportStateResponse.DESCRIPTOR.fields_by_name
+
+CHUNKS_AHEAD = 2
+"""Messages that are made at once; as many more are on their way meanwhile."""
 
 NOTHING: NDArray[np.uint8] = np.empty(0, np.uint8)
 
@@ -41,24 +47,61 @@ async def parts(
     header: snapshot_pb2.StateHeader,
     agent_state: NDArray[np.uint8],
     key_value: NDArray[np.uint8] | None,
-) -> AsyncIterator[snapshot_pb2.ExportStateResponse]:
+) -> AsyncIterator[snapshot_pb2.ExportStateResponse | bytes]:
     """All messages of a state; a reader that is slow holds up nobody else."""
     yield snapshot_pb2.ExportStateResponse(header=header)
     end = snapshot_pb2.StateEnd()
-    for name, content in (("agent_state", agent_state), ("key_value", NOTHING if key_value is None else key_value)):
-        digest = hashlib.sha256()
-        for begin in range(0, content.nbytes, limits.CHUNK_BYTES_MAX):
-            piece = content[begin : begin + limits.CHUNK_BYTES_MAX]
-            chunk = await workers.run(chunk_of, piece, begin, digest)
-            yield snapshot_pb2.ExportStateResponse(**{name: chunk})  # type: ignore[arg-type]
+    known = header.snapshot.agent_state_sha256 if agent_state.nbytes == header.snapshot.agent_state_bytes else b""
+    for name, content, sha256 in (
+        ("agent_state", agent_state, known),
+        ("key_value", NOTHING if key_value is None else key_value, b""),
+    ):
+        digest = None if sha256 else hashlib.sha256()
+        async for message in chunks(workers, FIELDS[name].number, content, digest):
+            yield message
         setattr(end, f"{name}_bytes", content.nbytes)
-        setattr(end, f"{name}_sha256", digest.digest())
+        setattr(end, f"{name}_sha256", digest.digest() if digest else sha256)
     yield snapshot_pb2.ExportStateResponse(end=end)
+
+
+async def chunks(
+    workers: TextWorkers, number: int, content: NDArray[np.uint8], digest: hashlib._Hash | None
+) -> AsyncIterator[bytes]:
+    """Messages with all bytes of a content, some made while those before are on their way; adds them to the digest."""
+
+    def start(begin: int) -> asyncio.Task[list[bytes]]:
+        return asyncio.create_task(workers.run(encoded, number, content, begin, digest))
+
+    if digest is None:
+        for at in range(0, content.nbytes, limits.CHUNK_BYTES_MAX):
+            yield export_response(number, at, content[at : at + limits.CHUNK_BYTES_MAX])
+        return
+    begins = range(0, content.nbytes, limits.CHUNK_BYTES_MAX * CHUNKS_AHEAD)
+    following = start(0) if begins else None
+    try:
+        for begin in begins:
+            assert following is not None, "one is made for each beginning"
+            messages = await following
+            following = start(begin + begins.step) if begin != begins[-1] else None
+            for message in messages:
+                yield message
+    finally:
+        if following is not None:
+            following.cancel()
+
+
+def encoded(number: int, content: NDArray[np.uint8], begin: int, digest: hashlib._Hash | None) -> list[bytes]:
+    """The next few messages. Blocks."""
+    end = min(begin + limits.CHUNK_BYTES_MAX * CHUNKS_AHEAD, content.nbytes)
+    if digest is not None:
+        digest.update(content[begin:end].data)
+    offsets = range(begin, end, limits.CHUNK_BYTES_MAX)
+    return [export_response(number, at, content[at : at + limits.CHUNK_BYTES_MAX]) for at in offsets]
 
 
 async def live_parts(
     sessions: Sessions, workers: TextWorkers, model: ServedModel, session_id: str, with_pages: bool
-) -> AsyncIterator[snapshot_pb2.ExportStateResponse]:
+) -> AsyncIterator[snapshot_pb2.ExportStateResponse | bytes]:
     """All messages of a live session as it is between two requests, with the bytes of its last version.
 
     The session is held while it is copied, and not while a slow reader takes the copy; there is one copy at a time.
@@ -109,10 +152,3 @@ def last_saved(manager: StateManager, session: Session) -> SavedState | None:
         except NotFoundError:
             continue
     return None
-
-
-def chunk_of(content: NDArray[np.uint8], offset: int, digest: hashlib._Hash) -> snapshot_pb2.StateChunk:
-    """One run of bytes, added to the digest of all."""
-    piece = content.tobytes()
-    digest.update(piece)
-    return snapshot_pb2.StateChunk(offset_bytes=offset, content=piece, crc32c=google_crc32c.value(piece))

@@ -58,6 +58,11 @@ def deserializer(kind: type[Message], bytes_max: int) -> Callable[[bytes], Messa
     return deserialize
 
 
+def serializer(encode: Callable[[Message], bytes]) -> Callable[[Message | bytes], bytes]:
+    """A serializer that lets pass what a servicer has put together itself."""
+    return lambda message: message if isinstance(message, bytes) else encode(message)
+
+
 def too_large(found: int, allowed: int) -> MagnitudeError:
     """The error of a message over the limit."""
     return ExhaustedError(

@@ -1,6 +1,6 @@
 """The state store beside Redis, in the same run and interleaved: states of 64 KiB, 1 MiB and 12 MiB.
 
-    python -m tests.bench.bench_state [--only reads relaxed forced grpc] [--folder DIR] [--seconds 6]
+    python -m tests.bench.bench_state [--only reads relaxed forced grpc] [--kib 64 1024 12288] [--folder DIR] [--seconds S]
 
 Redis is Debian's redis-server on a Unix socket, asked by redis-py with hiredis. Prints Markdown: MB/s by the median
 call with the 99th percentile in ms; "ratio" is ours ÷ redis-py by the medians, "p99" by the 99th percentiles, "bar"
@@ -12,7 +12,7 @@ what the ratio is held to. All files lie in `--folder`.
   append to a file that is synced as often.
 - forced: saves beside SET with appendfsync always, and beside a plain append with fdatasync.
 - grpc: a version through `magnitude serve` and our client, beside GET: by Get, or where it is too large for that by
-  ExportState, with every check.
+  ExportState, with every check; and beside grpcio's own cost for as many bytes (bare_grpc.py).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from magnitude.client import Client
 from magnitude.sessions import ExportedState
 from magnitude.v1 import snapshot_pb2
 from magnitude_service.snapshot import Durability, SnapshotOptions, StateSnapshotManager, UpkeepThread
+from tests.bench.bare_grpc import bare_server
 from tests.bench.redis_server import BareClient, client, redis_server
 from tests.bench.turns import in_turns
 from tests.support import gguf_bytes
@@ -151,7 +152,11 @@ def appending(path: Path, is_forced: bool) -> Iterator[Callable[[bytes], None]]:
 
 def grpc(folder: Path, seconds: float) -> None:
     """Through a server."""
-    with redis_server(folder / "redis") as path, state_server(folder) as remote:
+    with (
+        redis_server(folder / "redis") as path,
+        state_server(folder) as remote,
+        bare_server(list(SIZES), GET_BYTES_MAX) as bare,
+    ):
         redis = client(path)
 
         def calls_of(size: int, states: list[bytes]) -> Calls:
@@ -164,7 +169,11 @@ def grpc(folder: Path, seconds: float) -> None:
                 remote.sessions.import_state(ExportedState(header(f"{size}/{number}"), data))
                 redis.set(f"{size}/{number}", data)
                 assert get(number) == data
-            return {"ours": get, "redis-py": lambda number: redis.get(f"{size}/{number}")}
+            return {
+                "ours": get,
+                "redis-py": lambda number: redis.get(f"{size}/{number}"),
+                "bare grpcio": lambda number: bare(size),
+            }
 
         table("reads through gRPC", GRPC_RATIO_MIN, seconds, calls_of)
 
