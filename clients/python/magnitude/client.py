@@ -30,6 +30,7 @@ from magnitude.v1 import (
     inference_pb2_grpc,
     model_pb2,
     model_pb2_grpc,
+    snapshot_pb2,
     snapshot_pb2_grpc,
 )
 
@@ -78,6 +79,10 @@ class Client:
         self.health_service = health_pb2_grpc.HealthServiceStub(self._channel)
         self.snapshots = snapshot_pb2_grpc.SnapshotServiceStub(self._channel)
         self._inference_once = inference_pb2_grpc.InferenceServiceStub(self._once)
+        self.export_state_bytes = self._channel.unary_stream(
+            "/magnitude.v1.SnapshotService/ExportState", snapshot_pb2.ExportStateRequest.SerializeToString
+        )
+        """ExportState whose answers are not parsed: what is large in them is not copied then."""
         self.sessions = Sessions(self)
 
     def infer(

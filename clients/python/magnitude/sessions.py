@@ -8,9 +8,11 @@ with magnitude.Client("127.0.0.1:50051") as client:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import google_crc32c
 import grpc
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 1 << 20
 """What one message of a state holds at most: the contract's limit."""
+
+BYTES_AT_ONCE_MAX = 256 << 20
+"""For a state up to so large, memory is taken before it comes, as its header says; for more, as it comes."""
 
 
 @dataclass(frozen=True)
@@ -122,26 +127,11 @@ class Sessions:
         request = snapshot_pb2.ExportStateRequest(
             model=model, snapshot=_reference(session_id, version), cache_retention=_retention(with_pages)
         )
-        header, end = snapshot_pb2.StateHeader(), None
-        contents = {"agent_state": _Content("agent_state"), "key_value": _Content("key_value")}
         try:
-            for part in self._client.snapshots.ExportState(request):
-                match part.WhichOneof("part"):
-                    case "header":
-                        header = part.header
-                    case "end":
-                        end = part.end
-                    case "agent_state" | "key_value" as name:
-                        contents[name].add(getattr(part, name))
+            with ThreadPoolExecutor(1) as hashing:
+                return _received(self._client.export_state_bytes(request), hashing)
         except grpc.RpcError as error:
             raise call_error(error) from error
-        if end is None:
-            raise _damaged("the stream ended before its end message")
-        return ExportedState(
-            header,
-            contents["agent_state"].whole(end.agent_state_bytes, end.agent_state_sha256),
-            contents["key_value"].whole(end.key_value_bytes, end.key_value_sha256),
-        )
 
     def import_state(
         self, state: ExportedState, session_id: str = "", *, model: str = "", expected_version: int | None = None
@@ -177,30 +167,113 @@ def _retention(with_pages: bool) -> snapshot_pb2.CacheRetention:
     return snapshot_pb2.CACHE_RETENTION_PAGES if with_pages else snapshot_pb2.CACHE_RETENTION_NONE
 
 
+def _received(messages: Iterable[bytes], hashing: Executor) -> ExportedState:
+    """A state from the messages of ExportState. `hashing` has one thread: what comes is hashed while more comes."""
+    header, end = snapshot_pb2.StateHeader(), None
+    contents = {name: _Content(name, 0, hashing) for name in _PARTS.values()}
+    for message in messages:
+        if (found := _chunk_of(message)) is not None:
+            name, chunk = found
+            contents[name].add(chunk)
+            continue
+        part = snapshot_pb2.ExportStateResponse.FromString(message)
+        match part.WhichOneof("part"):
+            case "header":
+                header = part.header
+                sizes = {
+                    "agent_state": header.snapshot.agent_state_bytes,
+                    "key_value": header.snapshot.key_value_bytes if header.HasField("page_layout") else 0,
+                }
+                contents = {name: _Content(name, nbytes, hashing) for name, nbytes in sizes.items()}
+            case "end":
+                end = part.end
+            case "agent_state" | "key_value" as name:
+                chunk = getattr(part, name)
+                contents[name].add(_Chunk(chunk.offset_bytes, chunk.content, chunk.crc32c))
+    if end is None:
+        raise _damaged("the stream ended before its end message")
+    return ExportedState(
+        header,
+        contents["agent_state"].whole(end.agent_state_bytes, end.agent_state_sha256),
+        contents["key_value"].whole(end.key_value_bytes, end.key_value_sha256),
+    )
+
+
+class _Chunk(NamedTuple):
+    """A StateChunk."""
+
+    offset_bytes: int
+    content: bytes
+    crc32c: int
+
+
+_PARTS = {2 << 3 | 2: "agent_state", 3 << 3 | 2: "key_value"}
+_OFFSET, _CONTENT, _CRC = 1 << 3, 2 << 3 | 2, 3 << 3 | 5
+
+
+def _chunk_of(message: bytes) -> tuple[str, _Chunk] | None:
+    """Name and chunk of an ExportStateResponse that holds one, read with one copy; None for any other message, and
+    for one that is not encoded as usual: protobuf's own parser, which copies thrice, knows what that is."""
+    name = _PARTS.get(message[0]) if message else None
+    if name is None:
+        return None
+    try:
+        nbytes, at = _varint(message, 1)
+        if at + nbytes != len(message):
+            return None
+        offset = 0
+        if message[at] == _OFFSET:
+            offset, at = _varint(message, at + 1)
+        if message[at] != _CONTENT:
+            return None
+        nbytes, at = _varint(message, at + 1)
+        end = at + nbytes
+        if end + 5 != len(message) or message[end] != _CRC:
+            return None
+    except IndexError:
+        return None
+    return name, _Chunk(offset, message[at:end], int.from_bytes(message[end + 1 :], "little"))
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    """The number that begins at `at`, and where it ends."""
+    value = shift = 0
+    while message[at] > 0x7F:
+        value |= (message[at] & 0x7F) << shift
+        shift, at = shift + 7, at + 1
+    return value | message[at] << shift, at + 1
+
+
 class _Content:
     """Bytes that arrive in chunks: each is checked when it comes, and all of them at the end."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, nbytes: int, hashing: Executor) -> None:
+        """`nbytes`: how many will come, by what the header says; memory for so many is taken at once."""
         self._name, self._nbytes = name, 0
-        self._pieces: list[bytes] = []
-        self._sha256 = hashlib.sha256()
+        self._bytes = io.BytesIO()  # gives out what was written without a copy
+        if 0 < nbytes <= BYTES_AT_ONCE_MAX:
+            self._bytes.seek(nbytes - 1)
+            self._bytes.write(b"\0")
+            self._bytes.seek(0)
+        self._sha256, self._hashing = hashlib.sha256(), hashing
 
-    def add(self, chunk: snapshot_pb2.StateChunk) -> None:
-        piece = chunk.content  # each look at it is a copy
+    def add(self, chunk: _Chunk) -> None:
+        piece = chunk.content
         if chunk.offset_bytes != self._nbytes:
             raise _damaged(f"a chunk of {self._name} begins at {chunk.offset_bytes}, not at {self._nbytes}")
         if google_crc32c.value(piece) != chunk.crc32c:
             raise _damaged(f"the CRC of {self._name} at {chunk.offset_bytes} is wrong")
-        self._pieces.append(piece)
+        self._bytes.write(piece)
         self._nbytes += len(piece)
-        self._sha256.update(piece)
+        self._hashing.submit(self._sha256.update, piece)
 
     def whole(self, nbytes: int, sha256: bytes) -> bytes:
         if nbytes != self._nbytes:
             raise _damaged(f"{self._name} has {self._nbytes} bytes, not {nbytes}")
-        if self._nbytes and self._sha256.digest() != sha256:
+        if self._nbytes and self._hashing.submit(self._sha256.digest).result() != sha256:
             raise _damaged(f"the SHA-256 of {self._name} is wrong")
-        return b"".join(self._pieces)
+        self._bytes.truncate(nbytes)
+        return self._bytes.getvalue()
 
 
 def _import_messages(
