@@ -1,6 +1,6 @@
 """The state store beside Redis, in the same run and interleaved: states of 64 KiB, 1 MiB and 12 MiB.
 
-    python -m tests.bench.bench_state [--only reads relaxed forced grpc] [--kib 64 1024 12288] [--folder DIR] [--seconds S]
+    python -m tests.bench.bench_state [--only reads relaxed forced grpc] [--kib 64 …] [--folder DIR] [--seconds 6]
 
 Redis is Debian's redis-server on a Unix socket, asked by redis-py with hiredis. Prints Markdown: MB/s by the median
 call with the 99th percentile in ms; "ratio" is ours ÷ redis-py by the medians, "p99" by the 99th percentiles, "bar"
