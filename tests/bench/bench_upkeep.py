@@ -1,6 +1,6 @@
 """What the state store's upkeep costs: the time to open, and saves while a compaction runs beside those without.
 
-    python -m tests.bench.bench_upkeep [--folder DIR] [--rounds 4]
+    python -m tests.bench.bench_upkeep [--only opening durable relaxed] [--folder DIR] [--rounds 4]
 
 Prints Markdown. opening: a tail of 10,000 sessions, with its index, and with a damaged one: then all headers are read.
 compaction: saves of 64 KiB, alternately for 3 s without a compaction and while 192 MiB in states of 1 MiB are copied at
@@ -94,17 +94,23 @@ def compaction(folder: Path, durability: Durability, rounds: int) -> None:
 
 
 def main() -> None:
-    """Measures both."""
+    """Measures what was asked for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--folder", help="Where the files lie; removed afterwards.")
     parser.add_argument("--rounds", type=int, default=4)
+    parts = ["opening", *(each.value for each in Durability)]
+    parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-        opening(Path(folder))
+        if "opening" in given.only:
+            opening(Path(folder))
+        durabilities = [each for each in Durability if each.value in given.only]
+        if not durabilities:
+            return
         columns = ["saves", "median, ms", "p99", "worst", "compacting: median, ms", "p99", "worst"]
         columns += ["ratio of p99", "bar", "saves without, with", "compaction, s"]
         print(f"\n| {' | '.join(columns)} |\n|{'---|' * len(columns)}", flush=True)
-        for durability in Durability:
+        for durability in durabilities:
             compaction(Path(folder), durability, given.rounds)
 
 
