@@ -69,6 +69,7 @@ class Session:
         "is_saved",
         "origin",
         "pages",
+        "rounded_type",
         "runs",
         "saved_pages",
         "seed",
@@ -112,6 +113,8 @@ class Session:
         self.origin: tuple[str, int] | None = None
         """Another session, and its version that this one is a copy of; until this one is saved."""
         self.saved_pages = saved_pages
+        self.rounded_type = ""
+        """Cache type that its pages, or some that they grew from, were converted from; "" too where it has no pages."""
         self.pages = NO_PAGES
         self.computed = 0
         self.holder = ""

@@ -147,6 +147,7 @@ class SessionTable:
 def taken(session: Session) -> NDArray[np.int32]:
     """The pages of a session, which then has none: its tokens are computed again when they are needed."""
     pages, session.pages, session.computed, session.saved_pages = session.pages, NO_PAGES, 0, None
+    session.rounded_type = ""
     return pages
 
 

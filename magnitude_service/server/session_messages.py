@@ -22,6 +22,8 @@ from magnitude_service.text.decoding import IncrementalDecoder
 
 STATE_VERSION = 1
 LAYOUT_VERSION = 1
+ROUNDED = "~"
+"""In Snapshot.cache_type: "f16~q8_0" was computed with f16 pages that grew from some which were converted from q8_0."""
 TEMPLATE_TIME_SECONDS_END = 253_370_764_800
 """The year 9999: a calendar has no date behind it, in any time zone."""
 
@@ -50,7 +52,7 @@ def state_header(
         model_id=description.model_id,
         content_sha256=model.content_sha256,
         token_count=session.settled,
-        cache_type=pages.cache_type,
+        cache_type=ROUNDED.join(filter(None, (pages.cache_type, session.rounded_type))),
         instruction_set=pages.instruction_set,
         vocabulary_id=pages.vocabulary_id(),
     )
@@ -196,6 +198,9 @@ def restored(
         saved_pages=usable,
         begin_seconds=state.template_time_seconds,
     )
+    if usable is not None:
+        rounded = snapshot.cache_type.partition(ROUNDED)[2]
+        session.rounded_type = usable.cache_type if fidelity == APPROXIMATE else rounded
     if session_id != snapshot.session_id:
         session.origin = (snapshot.session_id, snapshot.version)
     return Restored(session, fidelity, reason, max(count - (usable.tokens if usable else 0), 0))
@@ -205,7 +210,8 @@ def _pages(
     saved: SavedState, count: int, reason: str, pages: PageDescription, fidelity_min: int
 ) -> tuple[SavedPages | None, snapshot_pb2.RestoreFidelity, str]:
     """The pages to load, how near that is, and why it is no nearer. `reason`: why another computation made them."""
-    layout, content, computed_with = saved.page_layout, saved.key_value, saved.snapshot.cache_type
+    layout, content = saved.page_layout, saved.key_value
+    computed_with, _, rounded = saved.snapshot.cache_type.partition(ROUNDED)
     found = None
     if content is not None and layout is not None and not reason:
         covered = check_pages(layout, content.nbytes, count, pages)
@@ -218,6 +224,8 @@ def _pages(
         found = None  # converted pages would not do
     if found is not None and (problem := pages.problem_of(found.content, found.cache_type, pages.cache_type)):
         found, reason = None, f"their saved pages cannot be used: {problem}."
+    if found is None and rounded and not reason:
+        reason = f"they grew from pages that were converted from {rounded}, and now do not."
     if found is None:
         return None, RECOMPUTED if reason else BIT_EXACT, f"The tokens are computed again: {reason}" if reason else ""
     if found.cache_type == pages.cache_type == computed_with:

@@ -603,6 +603,27 @@ def test_pages_rounded_to_eight_bits_take_half_and_are_said_to_be_near(client: C
     assert answer_of(ask(client, "rounded", None, 6)) == again
 
 
+def test_what_grew_from_rounded_pages_is_not_said_to_be_exact_once_it_is_computed_again(client: Client) -> None:
+    ask(client, "grown", PROMPT, 30)
+    session = client.session("grown")
+    retention = snapshot_pb2.CACHE_RETENTION_PAGES_Q8_0
+    client.call(client.snapshots.Save, snapshot_pb2.SaveRequest(session_id="grown", cache_retention=retention))
+    session.restore()
+    ask(client, "grown", " and", 9)
+    session.save()
+    session.restore(version=2)  # what grew is saved and restored again before it is saved without pages
+    with_pages, without = session.save(), session.save(with_pages=False)
+    live = answer_of(ask(client, "grown", None, 9))
+    assert session.restore(version=with_pages.version).fidelity == BIT_EXACT
+    assert answer_of(ask(client, "grown", None, 9)) == live
+    found = session.restore(version=without.version)
+    assert found.fidelity == snapshot_pb2.RESTORE_FIDELITY_RECOMPUTED
+    assert "were converted from q8_0" in found.reason
+    assert answer_of(ask(client, "grown", None, 9)) != live
+    recomputed = session.save(with_pages=False)
+    assert session.restore(version=recomputed.version).fidelity == BIT_EXACT, "what was computed again is exact again"
+
+
 def history(client: Client, session_id: str) -> list[int]:
     """Tokens of a saved session."""
     return list(client.sessions.export(session_id).header.session.token_ids)

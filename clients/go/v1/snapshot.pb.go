@@ -227,7 +227,8 @@ type Snapshot struct {
 	KeyValueBytes uint64 `protobuf:"varint,10,opt,name=key_value_bytes,json=keyValueBytes,proto3" json:"key_value_bytes,omitempty"`
 	// Bytes that it takes in storage.
 	StoredBytes uint64 `protobuf:"varint,11,opt,name=stored_bytes,json=storedBytes,proto3" json:"stored_bytes,omitempty"`
-	// Type of the cache that it was computed with: "f16". Its pages may be saved in another one; PageLayout says which.
+	// Type of the cache that it was computed with: "f16"; "f16~q8_0" if it grew from pages that were converted from q8_0.
+	// Its pages may be saved in another one; PageLayout says which.
 	CacheType string `protobuf:"bytes,12,opt,name=cache_type,json=cacheType,proto3" json:"cache_type,omitempty"`
 	// Instruction set that computed its pages: "avx512".
 	InstructionSet string `protobuf:"bytes,13,opt,name=instruction_set,json=instructionSet,proto3" json:"instruction_set,omitempty"`

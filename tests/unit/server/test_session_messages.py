@@ -13,6 +13,7 @@ from magnitude.v1 import snapshot_pb2
 from magnitude_service.engine.cache_rows import CacheType
 from magnitude_service.errors import ContextLengthError, IntegrityError, MagnitudeError, PreconditionError
 from magnitude_service.scheduling.session import Session, TextState, TokenKind
+from magnitude_service.scheduling.session_table import taken
 from magnitude_service.server.served_models import ModelDescription, PageDescription, ServedModel
 from magnitude_service.server.session_messages import (
     APPROXIMATE,
@@ -151,6 +152,22 @@ def test_rounded_pages_are_near_and_what_they_are_of_is_computed_again_where_tha
     assert "saved as q8_0" in found.reason
     found = restored(version, "s", MODEL, DESCRIPTION, PAGES, BIT_EXACT)
     assert (found.fidelity, found.recomputed_tokens, found.reason) == (BIT_EXACT, 5, "")
+
+
+def test_what_grew_from_converted_pages_says_so_for_as_long_as_it_has_pages() -> None:
+    session = restored(saved(pages_type="q8_0"), "s", MODEL, DESCRIPTION, PAGES).session
+    assert session.rounded_type == "q8_0"
+    header = state_header(session, MODEL, DESCRIPTION, PAGES, "f16")
+    assert header.snapshot.cache_type == "f16~q8_0"
+    version = saved()
+    version.snapshot.cache_type = "f16~q8_0"
+    found = restored(version, "s", MODEL, DESCRIPTION, PAGES)
+    assert (found.fidelity, found.session.rounded_type) == (BIT_EXACT, "q8_0")
+    version.key_value = None
+    found = restored(version, "s", MODEL, DESCRIPTION, PAGES)
+    assert (found.fidelity, found.session.rounded_type) == (RECOMPUTED, "")
+    taken(session)
+    assert state_header(session, MODEL, DESCRIPTION, PAGES, "").snapshot.cache_type == "f16"
 
 
 def test_another_model_file_of_the_same_tokens_computes_them_again() -> None:

@@ -319,7 +319,8 @@ pub struct Snapshot {
     /// Bytes that it takes in storage.
     #[prost(uint64, tag = "11")]
     pub stored_bytes: u64,
-    /// Type of the cache that it was computed with: "f16". Its pages may be saved in another one; PageLayout says which.
+    /// Type of the cache that it was computed with: "f16"; "f16~q8_0" if it grew from pages that were converted from q8_0.
+    /// Its pages may be saved in another one; PageLayout says which.
     #[prost(string, tag = "12")]
     pub cache_type: ::prost::alloc::string::String,
     /// Instruction set that computed its pages: "avx512".

@@ -107,7 +107,8 @@ export type Snapshot = Message<"magnitude.v1.Snapshot"> & {
   storedBytes: bigint;
 
   /**
-   * Type of the cache that it was computed with: "f16". Its pages may be saved in another one; PageLayout says which.
+   * Type of the cache that it was computed with: "f16"; "f16~q8_0" if it grew from pages that were converted from q8_0.
+   * Its pages may be saved in another one; PageLayout says which.
    *
    * @generated from field: string cache_type = 12;
    */
