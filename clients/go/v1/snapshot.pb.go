@@ -153,7 +153,8 @@ const (
 	// It goes on as if it had never stopped, to the bit: from its pages, or by computing its tokens again as before.
 	RestoreFidelity_RESTORE_FIDELITY_BIT_EXACT RestoreFidelity = 1
 	// Its tokens are computed again, and not quite as before: by another model file of the same tokens, by another
-	// arithmetic, or for another cache type. It is what it would be had it been computed here from the start.
+	// arithmetic, for another cache type, or since its pages are of no use. It is what it would be had it been computed
+	// here from the start.
 	RestoreFidelity_RESTORE_FIDELITY_RECOMPUTED RestoreFidelity = 2
 	// Its pages were converted to another cache type: the same text, but for near-ties.
 	RestoreFidelity_RESTORE_FIDELITY_APPROXIMATE RestoreFidelity = 3

@@ -1421,7 +1421,8 @@ export enum RestoreFidelity {
 
   /**
    * Its tokens are computed again, and not quite as before: by another model file of the same tokens, by another
-   * arithmetic, or for another cache type. It is what it would be had it been computed here from the start.
+   * arithmetic, for another cache type, or since its pages are of no use. It is what it would be had it been computed
+   * here from the start.
    *
    * @generated from enum value: RESTORE_FIDELITY_RECOMPUTED = 2;
    */
