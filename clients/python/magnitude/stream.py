@@ -56,6 +56,8 @@ class Stream:
             if self._cancelled.wait(delay):
                 raise Cancelled(grpc.StatusCode.CANCELLED, "The call was cancelled.")
             self._call = self._begin(self._deadline.left())
+            if self._cancelled.is_set():  # just now: it met the call before
+                self._call.cancel()
 
     def texts(self, choice: int = 0) -> Iterator[str]:
         """The text of one choice, as it comes."""

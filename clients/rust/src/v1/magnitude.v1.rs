@@ -943,7 +943,8 @@ pub mod snapshot_service_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// Saves sessions and brings them back.
+    /// Saves sessions and brings them back. Restore, Get, List, Compact and ExportState may be repeated whenever their answer
+    /// was lost; Save, Delete and ImportState only after an error with RetryInfo, for they may have been done.
     #[derive(Debug, Clone)]
     pub struct SnapshotServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -1342,7 +1343,8 @@ pub struct Truncation {
     #[prost(uint32, optional, tag = "3")]
     pub keep_tokens: ::core::option::Option<u32>,
 }
-/// Saves the session when the answer is complete. Where that fails the call fails, and the session has the answer.
+/// Saves the session when the answer is complete. Where that fails the call fails, and the session has the answer: with
+/// RetryInfo too, so that such a call is not made again by itself.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SnapshotAfterwards {
     /// Bytes of the application's own, saved with the session. At most 4 MiB. Absent: those of the parent version.
@@ -2015,7 +2017,8 @@ pub mod inference_service_client {
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
     /// Generation, and what belongs to it. Errors are gRPC statuses with google.rpc details: ErrorInfo (reason, domain
-    /// "magnitude.dev", details), BadRequest with the path of the field at fault, RetryInfo where waiting helps.
+    /// "magnitude.dev", details), BadRequest with the path of the field at fault, RetryInfo where waiting helps: such a call
+    /// was refused before anything was done that a repeat would do twice, and may be made again after the delay.
     #[derive(Debug, Clone)]
     pub struct InferenceServiceClient<T> {
         inner: tonic::client::Grpc<T>,
