@@ -35,14 +35,28 @@ impl From<Status> for Error {
             found.error_info().map(|info| (info.reason.clone(), info.metadata.clone())).unwrap_or_default();
         let violations = found.bad_request().map(|bad| bad.field_violations.as_slice()).unwrap_or_default();
         Error {
-            code: status.code(),
-            message: status.message().to_owned(),
+            code: code(&status),
+            message: broken(&status).unwrap_or_else(|| status.message().to_owned()),
             reason,
             details,
             field_violations: violations.iter().map(|v| (v.field.clone(), v.description.clone())).collect(),
             retry_after: found.retry_info().and_then(|info| info.retry_delay),
         }
     }
+}
+
+/// The status of a failed call.
+pub(crate) fn code(status: &Status) -> Code {
+    broken(status).map_or(status.code(), |_| Code::Unavailable)
+}
+
+/// Why a connection broke, where it did: in other gRPC libraries that is UNAVAILABLE, and to tonic partly UNKNOWN.
+fn broken(status: &Status) -> Option<String> {
+    let mut cause = std::error::Error::source(status).filter(|source| source.is::<tonic::transport::Error>())?;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    (status.code() == Code::Unknown).then(|| format!("{}: {cause}", status.message()))
 }
 
 impl std::fmt::Display for Error {

@@ -7,6 +7,7 @@ use tonic::{Code, Request, Status};
 use tonic_types::StatusExt;
 
 use crate::Error;
+use crate::error::code;
 use crate::v1::InferRequest;
 
 const ATTEMPTS_MAX: u32 = 4;
@@ -94,7 +95,7 @@ fn delay(status: &Status, backoff: Duration, repeats: Repeats) -> Option<Duratio
         Repeats::Refused => return status.get_error_details().retry_info().and_then(|info| info.retry_delay),
         Repeats::Never => return None,
     }
-    if !matches!(status.code(), Code::Unavailable | Code::ResourceExhausted) {
+    if !matches!(code(status), Code::Unavailable | Code::ResourceExhausted) {
         return None;
     }
     match status.metadata().get(PUSHBACK_KEY) {
