@@ -50,13 +50,13 @@ pub(crate) fn code(status: &Status) -> Code {
     broken(status).map_or(status.code(), |_| Code::Unavailable)
 }
 
-/// Why a connection broke, where it did: in other gRPC libraries that is UNAVAILABLE, and to tonic partly UNKNOWN.
+/// Why a connection broke, where it did: in other gRPC libraries that is UNAVAILABLE, to tonic also UNKNOWN or CANCELLED.
 fn broken(status: &Status) -> Option<String> {
     let mut cause = std::error::Error::source(status).filter(|source| source.is::<tonic::transport::Error>())?;
     while let Some(deeper) = cause.source() {
         cause = deeper;
     }
-    (status.code() == Code::Unknown).then(|| format!("{}: {cause}", status.message()))
+    matches!(status.code(), Code::Unknown | Code::Cancelled).then(|| format!("{}: {cause}", status.message()))
 }
 
 impl std::fmt::Display for Error {

@@ -193,7 +193,7 @@ final class Conformance {
     check(patient.infer(asked).getChoices(0).getText().equals(expected), "text", asked);
     check(joined(asked).equals(expected), "streamed text", asked);
     check(session.save(ByteString.copyFromUtf8("state")).getVersion() == 1, "saved", session.id());
-    check(versions(session) == 1, "versions", versions(session));
+    check(versions(session) == 1, "versions of", session.id());
     session.restore();
     brought.importState(session.exportState());
     session.delete();
