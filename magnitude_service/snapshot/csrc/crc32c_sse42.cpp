@@ -22,15 +22,23 @@ inline std::uint64_t moved(std::uint64_t crc_register) {
     return static_cast<std::uint64_t>(_mm_cvtsi128_si64(_mm_clmulepi64_si128(message, by, 0x00)));
 }
 
-// Takes off as many times three stretches as there are.
+constexpr int LINE_BYTES = 64;
+
+inline void prefetch(const std::uint8_t* data) { _mm_prefetch(reinterpret_cast<const char*>(data), _MM_HINT_T0); }
+
+// Takes off as many times three stretches as there are. The next three are fetched meanwhile: the processor itself sees
+// three streams that end after a few lines. From memory that is 22 GB/s instead of 14 (AMD EPYC, Zen 3, 2026-11-29).
 template <int STRETCH>
 inline std::uint64_t advance_stretches(std::uint64_t crc, const std::uint8_t*& data, std::size_t& bytes) {
     for (; bytes >= 3 * STRETCH; data += 3 * STRETCH, bytes -= 3 * STRETCH) {
         std::uint64_t second = 0, third = 0;
-        for (int offset = 0; offset < STRETCH; offset += 8) {
-            crc = _mm_crc32_u64(crc, word_at(data + offset));
-            second = _mm_crc32_u64(second, word_at(data + STRETCH + offset));
-            third = _mm_crc32_u64(third, word_at(data + 2 * STRETCH + offset));
+        for (int line = 0; line < STRETCH; line += LINE_BYTES) {
+            for (int place = 0; place < 3; ++place) prefetch(data + (3 + place) * STRETCH + line);
+            for (int offset = line; offset < line + LINE_BYTES; offset += 8) {
+                crc = _mm_crc32_u64(crc, word_at(data + offset));
+                second = _mm_crc32_u64(second, word_at(data + STRETCH + offset));
+                third = _mm_crc32_u64(third, word_at(data + 2 * STRETCH + offset));
+            }
         }
         crc = _mm_crc32_u64(0, moved<2 * STRETCH * 8>(crc) ^ moved<STRETCH * 8>(second)) ^ third;
     }
