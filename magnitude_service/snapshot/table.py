@@ -64,12 +64,13 @@ class Table:
 
     def add(self, entry: Entry, floor: int) -> None:
         """A SNAPSHOT: adds its version; those below the floor die. A version written again replaces the first."""
-        if self.given.get(entry.session_id, entry.version) < entry.version:
-            del self.given[entry.session_id]
-        versions = self.sessions.setdefault(entry.session_id, {})
-        for version in [each for each in versions if each < floor or each == entry.version]:
+        session_id, added = entry.session_id, entry.version
+        if self.given and self.given.get(session_id, added) < added:
+            del self.given[session_id]
+        versions = self.sessions.setdefault(session_id, {})
+        for version in [each for each in versions if each < floor or each == added]:
             self.bury(versions.pop(version), entry.time_ns)
-        versions[entry.version] = entry
+        versions[added] = entry
         self.live_bytes += stored_bytes(entry.length)
 
     def delete(self, session_id: str, versions: Iterable[int], time_ns: int) -> list[Entry]:

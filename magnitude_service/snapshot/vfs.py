@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magnitude_service.formats import _formats
+from magnitude_service.snapshot import _snapshot
 from magnitude_service.snapshot.checksum import Buffer, memory
 
 FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE = 1, 2
@@ -98,7 +99,7 @@ class OperatingSystemFile:
 
     def is_linked(self) -> bool:
         """See File."""
-        return os.fstat(self._descriptor).st_nlink > 0
+        return _snapshot.is_linked(self._descriptor)
 
     def pread(self, count: int, offset: int) -> bytes:
         """See File."""

@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
+#include <sys/stat.h>
 
 #include <string>
 #include <string_view>
@@ -61,6 +62,16 @@ std::uint32_t crc32c_by(const std::string& name, const nb::handle& data, std::ui
     for (int index = 0, count = supported_crc32c(found); index < count; ++index)
         if (name == found[index].name) return extended(found[index].advance, data, crc);
     throw nb::value_error("this machine has no such implementation");
+}
+
+// fstat(2) without the twenty numbers that os.fstat makes of it.
+bool is_linked(int descriptor) {
+    struct stat status;
+    if (fstat(descriptor, &status) != 0) {
+        PyErr_SetFromErrno(PyExc_OSError);
+        throw nb::python_error();
+    }
+    return status.st_nlink > 0;
 }
 
 nb::bytes bytes_of(const std::string& text) { return nb::bytes(text.data(), text.size()); }
@@ -129,6 +140,7 @@ NB_MODULE(_snapshot, module) {
     using namespace magnitude::snapshot;
     module.def("crc32c", &crc32c, "data"_a, "crc"_a = 0);
     module.def("crc32c_implementations", &crc32c_implementations);
+    module.def("is_linked", &is_linked, "descriptor"_a);
     module.def("encode_body", &encode_body, "header"_a, "contents"_a);
     module.def("segment_parts", &segment_parts, "header"_a, "body_parts"_a);
     module.def("crc32c_by", &crc32c_by, "name"_a, "data"_a, "crc"_a = 0);
