@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -128,8 +127,7 @@ class Sessions:
             model=model, snapshot=_reference(session_id, version), cache_retention=_retention(with_pages)
         )
         try:
-            with ThreadPoolExecutor(1) as hashing:
-                return _received(self._client.export_state_bytes(request), hashing)
+            return _received(self._client.export_state_bytes(request))
         except grpc.RpcError as error:
             raise call_error(error) from error
 
@@ -167,10 +165,10 @@ def _retention(with_pages: bool) -> snapshot_pb2.CacheRetention:
     return snapshot_pb2.CACHE_RETENTION_PAGES if with_pages else snapshot_pb2.CACHE_RETENTION_NONE
 
 
-def _received(messages: Iterable[bytes], hashing: Executor) -> ExportedState:
-    """A state from the messages of ExportState. `hashing` has one thread: what comes is hashed while more comes."""
+def _received(messages: Iterable[bytes]) -> ExportedState:
+    """A state from the messages of ExportState."""
     header, end = snapshot_pb2.StateHeader(), None
-    contents = {name: _Content(name, 0, hashing) for name in _PARTS.values()}
+    contents = {name: _Content(name, 0) for name in _PARTS.values()}
     for message in messages:
         if (found := _chunk_of(message)) is not None:
             name, chunk = found
@@ -184,7 +182,7 @@ def _received(messages: Iterable[bytes], hashing: Executor) -> ExportedState:
                     "agent_state": header.snapshot.agent_state_bytes,
                     "key_value": header.snapshot.key_value_bytes if header.HasField("page_layout") else 0,
                 }
-                contents = {name: _Content(name, nbytes, hashing) for name, nbytes in sizes.items()}
+                contents = {name: _Content(name, nbytes) for name, nbytes in sizes.items()}
             case "end":
                 end = part.end
             case "agent_state" | "key_value" as name:
@@ -247,7 +245,7 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 class _Content:
     """Bytes that arrive in chunks: each is checked when it comes, and all of them at the end."""
 
-    def __init__(self, name: str, nbytes: int, hashing: Executor) -> None:
+    def __init__(self, name: str, nbytes: int) -> None:
         """`nbytes`: how many will come, by what the header says; memory for so many is taken at once."""
         self._name, self._nbytes = name, 0
         self._bytes = io.BytesIO()  # gives out what was written without a copy
@@ -255,7 +253,7 @@ class _Content:
             self._bytes.seek(nbytes - 1)
             self._bytes.write(b"\0")
             self._bytes.seek(0)
-        self._sha256, self._hashing = hashlib.sha256(), hashing
+        self._sha256 = hashlib.sha256()
 
     def add(self, chunk: _Chunk) -> None:
         piece = chunk.content
@@ -265,12 +263,12 @@ class _Content:
             raise _damaged(f"the CRC of {self._name} at {chunk.offset_bytes} is wrong")
         self._bytes.write(piece)
         self._nbytes += len(piece)
-        self._hashing.submit(self._sha256.update, piece)
+        self._sha256.update(piece)
 
     def whole(self, nbytes: int, sha256: bytes) -> bytes:
         if nbytes != self._nbytes:
             raise _damaged(f"{self._name} has {self._nbytes} bytes, not {nbytes}")
-        if self._nbytes and self._hashing.submit(self._sha256.digest).result() != sha256:
+        if self._nbytes and self._sha256.digest() != sha256:
             raise _damaged(f"the SHA-256 of {self._name} is wrong")
         self._bytes.truncate(nbytes)
         return self._bytes.getvalue()
