@@ -35,8 +35,9 @@ LOG = logging.getLogger(__name__)
 COPY_BYTES: Final = 1 << 20
 """What is copied at once; between two such pieces the pace is kept."""
 
-SYNC_BYTES: Final = 8 << 20
-"""Copied bytes are synced so often, so that the disk's queue stays short for others."""
+SYNC_BYTES: Final = 1 << 20
+"""Copied bytes are synced so often, so that the disk's queue stays short for others: with 8 MiB the p99 of forced saves
+meanwhile was 4.6 ms, with this 2.7 (without a compaction 1.7 to 2.3; AMD EPYC, Zen 3, 2026-11-29)."""
 
 
 def create_sidecar(file_system: FileSystem, path: Path) -> None:
