@@ -81,7 +81,7 @@ class Store:
         `is_quick`: a file that was moved away, or has another name beside, is left for the next check to find.
         """
         assert self.tail is not None, "only a writer has anything to acknowledge"
-        if is_quick and self.tail.file.is_linked():
+        if self._is_closed or (is_quick and self.tail.file.is_linked()):  # `close` makes all durable that was written
             return
         self._was_displaced = True
         check_in_place(self.file_system, self.path, self.tail.identity)

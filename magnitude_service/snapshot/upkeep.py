@@ -74,6 +74,7 @@ class Upkeep:
         """See StateSnapshotManager."""
         options, now = self._store.options, time.monotonic()
         with self._store.lock:
+            self._store.writer()
             self._store.check_in_place()
         if now - self._synced >= options.state_sync_interval_seconds:
             self._synced = now

@@ -269,6 +269,23 @@ def test_a_file_that_gets_its_name_back_takes_saves_again(manager: StateSnapshot
     assert found == [b"1", b"3"], "what was not acknowledged is there whole, and only the first was written at all"
 
 
+def test_upkeep_is_the_writers_and_ends_with_it(model: Path) -> None:
+    with StateSnapshotManager(model) as manager:
+        manager.save(header(), agent_state=b"1")
+        with StateSnapshotManager(model, read_only=True) as reader, pytest.raises(PreconditionError) as caught:
+            reader.maintain()
+        assert caught.value.reason == "READ_ONLY"
+    with pytest.raises(UnavailableError, match="is closed"):
+        manager.maintain()
+
+
+@pytest.mark.parametrize("is_quick", [True, False])
+def test_what_was_written_before_a_close_is_acknowledged_after_it(model: Path, is_quick: bool) -> None:
+    with StateSnapshotManager(model) as manager:
+        manager.save(header(), agent_state=b"1")
+    manager._store.check_in_place(is_quick=is_quick)  # `close` made it durable; the descriptor is nobody's any more
+
+
 @pytest.mark.parametrize("durability", Durability)
 def test_a_file_that_loses_its_name_while_a_save_is_written_acknowledges_nothing(
     model: Path, durability: Durability, monkeypatch: pytest.MonkeyPatch
