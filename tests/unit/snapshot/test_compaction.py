@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from magnitude_service.errors import PreconditionError, UnavailableError
-from magnitude_service.snapshot import SnapshotOptions, StateSnapshotManager, UpkeepThread
+from magnitude_service.snapshot import Durability, SnapshotOptions, StateSnapshotManager, UpkeepThread
 from magnitude_service.snapshot.compaction import new_path
 from magnitude_service.snapshot.upkeep import Pace
 from magnitude_service.snapshot.vfs import OperatingSystem, OperatingSystemFile
@@ -203,6 +203,44 @@ def test_saves_and_deletions_during_a_compaction_are_in_the_new_file(model: Path
         assert found(manager) == wanted
     with StateSnapshotManager(model) as manager:
         assert found(manager) == wanted
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_file_that_loses_its_name_while_it_is_compacted_is_missed_and_what_lies_there_is_left_alone(
+    model: Path, is_replaced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compaction renames a file over the old one; it must not hide that the old one was gone, nor end another's."""
+    with StateSnapshotManager(model) as manager:
+        fill(manager)
+        sync = OperatingSystemFile.fdatasync
+
+        def displace_and_sync(file: OperatingSystemFile) -> None:
+            monkeypatch.undo()
+            manager.path.unlink()
+            if is_replaced:
+                manager.path.write_bytes(b"somebody's backup")
+            sync(file)
+
+        monkeypatch.setattr(OperatingSystemFile, "fdatasync", displace_and_sync)
+        for call in (manager.compact, lambda: manager.save(header("s1"), agent_state=b""), manager.compact):
+            with pytest.raises(PreconditionError, match="while it is written") as caught:
+                call()
+            assert caught.value.reason == "STATE_FILE_REPLACED"
+        assert [path.name for path in model.parent.iterdir() if "state" in path.name] == ["M.state.gguf"] * is_replaced
+        assert not is_replaced or manager.path.read_bytes() == b"somebody's backup"
+
+
+def test_the_file_that_compaction_puts_in_the_place_is_no_strangers(model: Path) -> None:
+    options = SnapshotOptions(state_compact_bytes_per_second=1 << 30)
+    with StateSnapshotManager(model, options) as manager:
+        thread = UpkeepThread(manager.compact, 0.0005)  # type: ignore[arg-type]
+        thread.start()
+        version = 0
+        while manager._upkeep.compactions < 4:
+            version += 1
+            durability = Durability.RELAXED if version % 4 else Durability.DURABLE
+            assert manager.save(header("s"), agent_state=b"%d" % version, durability=durability).version == version
+        thread.stop()
 
 
 def test_one_compaction_runs_at_a_time(model: Path) -> None:
