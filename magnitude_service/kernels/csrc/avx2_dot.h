@@ -13,6 +13,8 @@ constexpr int kDirectTokens = 4;   // tokens up to which codes are multiplied as
 constexpr int kTileTokens = 4;     // tokens that share a load of weights: 8 integer sums + 2 codes + 2 in 16 registers
 constexpr int kShiftlessTokens = 2;   // tokens for which nibbles are multiplied where they lie: a sum for each place
 constexpr bool kTakesNibbles = true;
+template <class Sink>
+using HeldSink = Sink;             // while a part is unpacked, in registers
 
 // 32 inputs. A dword holds two of the four inputs 4j…4j+3: pairs[2j] the first and third, pairs[2j+1] the others.
 struct ActivationBlock {
@@ -81,6 +83,17 @@ MAGNITUDE_INLINE PanelSink<Type> panel_sink(Panel* panels, int part) {
   return {panels, part};
 }
 
+// The steps of few tokens stand in the order of the source: gcc 12 moves plain additions until sums are spilled, or leaves
+// those of floats for the end of the block, where each waits for the one before.
+MAGNITUDE_INLINE void begin_products(RowWords& sum, RowWords codes, RowWords inputs) {
+  __asm__ volatile("vpmaddwd %2, %1, %0" : "=x"(sum) : "x"(codes), "x"(inputs));
+}
+MAGNITUDE_INLINE void add_products(RowWords& sum, RowWords codes, RowWords inputs) {
+  RowWords products;
+  __asm__ volatile("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+x"(sum), "=&x"(products) : "x"(codes), "x"(inputs));
+}
+MAGNITUDE_INLINE void stay_here(RowFloats& sum) { __asm__ volatile("" : "+x"(sum)); }
+
 constexpr int log2_of(int power) { return power == 1 ? 0 : 1 + log2_of(power / 2); }
 
 // Multiplies what a type unpacks by the activations of T tokens at once, nothing kept but sums: for few tokens.
@@ -104,8 +117,8 @@ struct DotSink {
   MAGNITUDE_INLINE void multiply_pair(RowWords codes, int pair, bool begin, RowWords* sums) const {
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
-      const RowWords products = _mm256_madd_epi16(codes, _mm256_set1_epi32(block(t, b).pairs[pair]));
-      sums[t] = begin ? products : _mm256_add_epi32(sums[t], products);
+      const RowWords inputs = _mm256_set1_epi32(block(t, b).pairs[pair]);
+      begin ? begin_products(sums[t], codes, inputs) : add_products(sums[t], codes, inputs);
     }
   }
   template <int b, int j>
@@ -167,6 +180,7 @@ struct DotSink {
       sum[t] = add(sum[t], multiply(dot<0>(t, x), multiply(scale, x_scale)));
       if constexpr (parts == 2) sum[t] = add(sum[t], multiply(dot<1>(t, x), multiply(second, x_scale)));
       if constexpr (Type::has_minimum) sum[t] = add(sum[t], multiply(second, _mm256_set1_ps(x.scaled_sum)));
+      stay_here(sum[t]);
     }
   }
   MAGNITUDE_INLINE void advance(int blocks) { xq += blocks * sizeof(ActivationBlock); }

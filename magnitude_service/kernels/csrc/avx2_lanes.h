@@ -202,14 +202,17 @@ inline RowWords spread_bits(RowWords x) {
   return _mm256_and_si256(set, _mm256_set1_epi8(0x10));
 }
 
+// 16 bytes in both halves. Two of these and a blend take less than half the time of an insertion from memory (Zen 3).
+inline __m256i load_twice(const uint8_t* from) {
+  return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+
 // Word j of the 16 bytes at `from` in each of 8 rows, `stride` bytes apart.
 inline void load_piece(const uint8_t* from, size_t stride, RowWords piece[4]) {
   __m256i half[4];   // rows i, 4+i
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
-    const __m128i* row = reinterpret_cast<const __m128i*>(from + i * stride);
-    const __m128i* later = reinterpret_cast<const __m128i*>(from + (i + 4) * stride);
-    half[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(row)), _mm_loadu_si128(later), 1);
+    half[i] = _mm256_blend_epi32(load_twice(from + i * stride), load_twice(from + (i + 4) * stride), 0xf0);
   }
   const __m256i a = _mm256_unpacklo_epi32(half[0], half[1]), b = _mm256_unpacklo_epi32(half[2], half[3]);
   const __m256i c = _mm256_unpackhi_epi32(half[0], half[1]), d = _mm256_unpackhi_epi32(half[2], half[3]);

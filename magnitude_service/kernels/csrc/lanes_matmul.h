@@ -48,7 +48,7 @@ inline Rows rows_of_part(Rows rows, int part) { return {rows.first + part * kUnp
 template <class Type, class Sink>
 struct PrefetchingSink {
   static constexpr int bytes = kUnpackRows * Type::bytes * kBlock / Type::elements;
-  Sink& sink;
+  HeldSink<Sink> sink;
   const uint8_t* next;
 
   template <int b, int j>
@@ -82,8 +82,9 @@ __attribute__((noinline)) void unpack_part(const MatmulArgs& args, int n, Rows r
   for (int k = 0; k < args.K; k += Type::elements) {
     Type::unpack(rows, prefetching);
     rows.first += Type::bytes;
-    sink.advance(Type::elements / kBlock);
+    prefetching.sink.advance(Type::elements / kBlock);
   }
+  sink = prefetching.sink;
 }
 
 // Calls `pass` with a count of 1 … most as a constant.

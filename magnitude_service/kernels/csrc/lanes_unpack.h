@@ -17,6 +17,8 @@ using RowWords = Words;     // a dword of every row
 using RowFloats = Floats;
 constexpr int kUnpackRows = kRowGroup;
 constexpr bool kTakesNibbles = false;   // whether sinks take nibbles as they lie
+template <class Sink>
+using HeldSink = Sink&;                 // how unpack_part holds a sink
 MAGNITUDE_INLINE RowWords row_word(uint32_t value) { return word(value); }
 MAGNITUDE_INLINE Floats joined(const RowFloats parts[1]) { return parts[0]; }
 template <class Type, class Panel>
