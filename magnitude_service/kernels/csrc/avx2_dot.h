@@ -278,8 +278,7 @@ MAGNITUDE_INLINE void accumulate_pairs(const Panel& panel, const RowFloats scale
     }
     sums[t] = sum;
   }
-  // The compiler may hold no memory in registers across this: sums of floats would push sums of integers out.
-  __asm__ volatile("" : : : "memory");
+  keep_in_memory();
 }
 
 // Adds `count` blocks of 16 rows to the sums of T tokens, whose activations lie x_bytes apart. Not inlined: it needs all
