@@ -23,7 +23,7 @@ NATIVE := $(shell find magnitude_service -path '*/csrc/*' -type f 2>/dev/null) m
 override PROMPT := $(value PROMPT)
 export PROMPT
 
-.PHONY: run test lint proto clients breaking check-clients readme models check-models check-faults check-arm64 check-sanitizers check-valgrind chart chart-tools check-chart check-image bench bench-8b bench-kernels bench-state bench-overhead bench-resume clean
+.PHONY: run test lint proto clients breaking check-clients readme models check-models check-faults check-arm64 check-emulated check-sanitizers check-valgrind chart chart-tools check-chart check-image bench bench-8b bench-kernels bench-state bench-overhead bench-resume clean
 
 run: $(VENV)/built
 	@model=$$($(BIN)/magnitude pull "$(DEMO_SOURCE)" --sha256 $(DEMO_SHA256)) && \
@@ -109,6 +109,12 @@ check-arm64: $(VENV)/installed
 	$(QEMU_ARM64) build/arm64/compare_tables neon scalar
 	! $(QEMU_ARM64) -cpu cortex-a57 build/arm64/compare_tables neon
 	$(QEMU_ARM64) -cpu cortex-a57 build/arm64/compare_tables
+
+# AVX-512, AVX-VNNI and AMX, whatever this machine has. As root, with Debian's debootstrap.
+check-emulated: $(VENV)/installed
+	$(NATIVE_TESTS) -B build/emulated -DCMAKE_EXE_LINKER_FLAGS=-static
+	$(BIN)/cmake --build build/emulated --target compare_tables
+	tests/native/emulated/run.sh build/emulated
 
 # The tables alone, then the tests of kernels and executor with the whole module under AddressSanitizer and UBSan.
 check-sanitizers: $(VENV)/built

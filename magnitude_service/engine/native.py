@@ -44,7 +44,7 @@ class NativeOptions:
     threads: int
     """Threads of a step, the calling one included."""
     isa: str = ""
-    """Kernels by name ("scalar", "avx2", "avx512", "neon"); empty: the best that this machine runs."""
+    """Kernels by name, a choice of `EngineOptions.cpu_isa`; empty: the best that this machine runs."""
     rows_max: int = 512
     """Rows of a step. Scratch memory grows with it; prefill is faster with more, up to a few hundred."""
     sequences_max: int = 64

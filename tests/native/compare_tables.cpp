@@ -35,16 +35,16 @@ class HeapMemory final : public ComparisonMemory {
 
 // The number of entries that differ, or whose table fails its self-test.
 int compare(const Ops& table) {
-  int failures = 0;
+  const SelfTestResult result = run_self_test(table, kScalarOps);
+  std::printf("%-8s %-20s %s\n", table.name, "self-test", description(result).c_str());
+  int failures = result.verdict != SelfTestResult::Verdict::kPassed;
   HeapMemory memory;
   for (int i = 0; i < comparison_count(); ++i) {
     const bool holds = comparison_holds(i, table, kScalarOps, Extent::kThorough, memory);
     std::printf("%-8s %-20s %s\n", table.name, comparison_name(i), holds ? "same bits" : "DIFFERS");
     failures += !holds;
   }
-  const SelfTestResult result = run_self_test(table, kScalarOps);
-  std::printf("%-8s %-20s %s\n", table.name, "self-test", description(result).c_str());
-  return failures + (result.verdict != SelfTestResult::Verdict::kPassed);
+  return failures;
 }
 
 // Of the tables named, or of all.

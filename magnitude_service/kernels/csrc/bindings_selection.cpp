@@ -67,7 +67,7 @@ void finish_without_an_end(const float*, const float*, float* o, const float*, i
   for (volatile float* keep = o;;) *keep = 0;
 }
 
-// What may be broken in a table, by the name of the comparison that finds it.
+// What may be broken in a table, by the name of the comparison that finds it; or that only its name chooses it.
 void break_table(Ops* ops, const std::string& entry) {
   const auto matmul = [&](TensorType type) -> auto& { return ops->matmul[static_cast<int>(type)]; };
   if (entry == "add") {
@@ -82,6 +82,8 @@ void break_table(Ops* ops, const std::string& entry) {
     matmul(TensorType::Q6_K) = nullptr;
   } else if (entry == "attention_finish") {
     ops->attention_finish = finish_without_an_end;
+  } else if (entry == "by name only") {
+    ops->by_name_only = true;
   } else {
     throw std::invalid_argument("no fault of this entry is known");
   }

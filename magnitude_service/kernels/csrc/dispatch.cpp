@@ -7,6 +7,10 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #elif defined(__aarch64__) && defined(__APPLE__)
@@ -20,10 +24,13 @@ namespace {
 
 constexpr uint64_t kYmmState = 0x6;      // XCR0: xmm and upper halves of ymm
 constexpr uint64_t kZmmState = 0xe6;     // and mask registers, upper halves of zmm, zmm16…31
+constexpr uint64_t kTileState = 0x60000; // configuration and data of matrix tiles
 
 struct Features {
   bool avx2 = false;
+  bool avx_vnni = false;
   bool avx512 = false;
+  bool amx = false;
 };
 
 bool all_bits(uint32_t word, std::initializer_list<int> bits) {
@@ -39,6 +46,17 @@ uint64_t enabled_state() {
   return static_cast<uint64_t>(high) << 32 | low;
 }
 
+// Linux gives matrix tiles to a process that asks, and with it to threads and children made later. The kernel keeps 8 KiB
+// for a thread from its first use on.
+bool may_use_tiles() {
+#if defined(__linux__)
+  constexpr long request_permission = 0x1023, tile_data = 18;   // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA
+  return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+#else
+  return false;
+#endif
+}
+
 Features detect() {
   Features features;
   uint32_t a, b, c, d;
@@ -49,6 +67,9 @@ Features detect() {
   features.avx2 = all_bits(b, {5, 8}) && (state & kYmmState) == kYmmState;   // AVX2, BMI2
   features.avx512 = features.avx2 && (state & kZmmState) == kZmmState &&
                     all_bits(b, {16, 17, 30, 31}) && all_bits(c, {11});      // F, DQ, BW, VL; VNNI
+  features.amx = features.avx512 && all_bits(d, {24, 25}) &&                 // TILE, INT8
+                 (state & kTileState) == kTileState && may_use_tiles();
+  features.avx_vnni = features.avx2 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && all_bits(a, {4});   // AVX-VNNI
   return features;
 }
 
@@ -80,7 +101,9 @@ int supported_ops(const Ops** tables, int count_max) {
 #if defined(__x86_64__)
   static const Features features = detect();   // once: a virtual machine takes microseconds for each CPUID
   if (features.avx512) append(kAvx512Ops);
+  if (features.avx_vnni) append(kAvxVnniOps);
   if (features.avx2) append(kAvx2Ops);
+  if (features.amx) append(kAmxOps);   // behind those that are chosen without its name
 #elif defined(__aarch64__)
   if (has_dot_products()) append(kNeonOps);
 #endif

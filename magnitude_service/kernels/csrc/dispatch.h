@@ -11,7 +11,9 @@ namespace magnitude {
 extern const Ops kScalarOps;
 #if defined(__x86_64__)
 extern const Ops kAvx2Ops;
+extern const Ops kAvxVnniOps;
 extern const Ops kAvx512Ops;
+extern const Ops kAmxOps;
 #elif defined(__aarch64__)
 extern const Ops kNeonOps;
 #endif

@@ -84,7 +84,8 @@ struct AttentionArgs {
 };
 
 struct Ops {
-  const char* name;               // "scalar", "avx2", "avx512", "neon"
+  const char* name;               // "scalar", "avx2", "avx_vnni", "avx512", "amx", "neon"
+  bool by_name_only;              // never the automatic choice: not known to be faster than one that is
 
   // Rows of activations to 16-bit integers: per 32 inputs amax = max|x|, dx = amax / 32512, q = x * (32512 / amax)
   // rounded to nearest even (all zero where 32512 / amax is infinite), with the sums of q that minima and offsets need.
@@ -137,8 +138,8 @@ struct Ops {
   bool (*softmax_statistics)(const float* x, int V, float* max, float* sum);
 };
 
-// Tables that this machine offers, best first, the plain one last; `select` takes the best that passes its self-test, or
-// the one named (null when the machine lacks it or it fails).
+// Tables that this machine offers, best first, then those that only their name chooses, the plain one last. `select` takes
+// the best that passes its self-test, or the one named (null when the machine lacks it or it fails).
 const Ops* select_ops(const char* forced_name);
 int supported_ops(const Ops** tables, int count_max);
 

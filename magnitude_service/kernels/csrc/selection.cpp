@@ -21,7 +21,8 @@ SelfTestResult tested_once(const Ops& table) {
 }
 
 bool is_wanted(const Ops& table, const char* forced_name) {
-  return !forced_name || !*forced_name || std::strcmp(table.name, forced_name) == 0;
+  if (!forced_name || !*forced_name) return !table.by_name_only;
+  return std::strcmp(table.name, forced_name) == 0;
 }
 
 }  // namespace

@@ -18,7 +18,8 @@ struct Selection {
   std::vector<Suspicion> suspicions;    // of those that were tried, in their order
 };
 
-// Takes the first of the tables (best first, the plain one last) that passes, or tries the named one alone. A table that
+// Takes the first of the tables (best first, the plain one last) that passes, of those that need no name, or tries the
+// named one alone. A table that
 // could not be tried for want of a child is taken, and is a suspicion all the same. The plain table is the oracle and
 // passes.
 Selection select_tested(const std::vector<const Ops*>& tables, const char* forced_name,

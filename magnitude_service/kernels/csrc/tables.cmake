@@ -10,13 +10,15 @@ set(KERNELS_FLAGS ${KERNELS_OPTIMIZATION} -ffp-contract=off -fno-math-errno -Wal
 # and it warns inside its own intrinsics (PR 105593).
 set(KERNELS_VECTOR_FLAGS -fno-tree-vectorize -fno-tree-slp-vectorize -Wno-uninitialized -Wno-maybe-uninitialized)
 set(KERNELS_AVX2_FLAGS -mavx2 -mfma -mf16c -mbmi2 ${KERNELS_VECTOR_FLAGS})
-set(KERNELS_AVX512_FLAGS -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c -mbmi2
-    ${KERNELS_VECTOR_FLAGS})
+set(KERNELS_AVX_VNNI_FLAGS -mavxvnni ${KERNELS_AVX2_FLAGS})
+set(KERNELS_AVX512_FLAGS -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mamx-tile -mamx-int8 -mfma -mf16c
+    -mbmi2 ${KERNELS_VECTOR_FLAGS})   # no compiler uses tiles on its own
 set(KERNELS_NEON_FLAGS -march=armv8.2-a+dotprod ${KERNELS_VECTOR_FLAGS})
 
-set(KERNELS_X86_SOURCES ${KERNELS_DIR}/avx2.cpp ${KERNELS_DIR}/avx512.cpp)
+set(KERNELS_X86_SOURCES ${KERNELS_DIR}/avx2.cpp ${KERNELS_DIR}/avx_vnni.cpp ${KERNELS_DIR}/avx512.cpp)
 set(KERNELS_ARM_SOURCES ${KERNELS_DIR}/neon.cpp)
 set_source_files_properties(${KERNELS_DIR}/avx2.cpp PROPERTIES COMPILE_OPTIONS "${KERNELS_AVX2_FLAGS}")
+set_source_files_properties(${KERNELS_DIR}/avx_vnni.cpp PROPERTIES COMPILE_OPTIONS "${KERNELS_AVX_VNNI_FLAGS}")
 set_source_files_properties(${KERNELS_DIR}/avx512.cpp PROPERTIES COMPILE_OPTIONS "${KERNELS_AVX512_FLAGS}")
 set_source_files_properties(${KERNELS_DIR}/neon.cpp PROPERTIES COMPILE_OPTIONS "${KERNELS_NEON_FLAGS}")
 

@@ -13,7 +13,8 @@ from magnitude_service.engine.options import EngineOptions, equal_instruction_se
 from magnitude_service.errors import ConfigurationError
 from magnitude_service.kernels import _kernels, reference, select_instruction_set, supported_instruction_sets
 
-NAMES = ("avx512", "avx2", "neon", "scalar")
+NAMES = ("avx512", "avx_vnni", "avx2", "amx", "neon", "scalar")
+"""Best first, then what only its name chooses, then the plain one."""
 
 
 def test_tables_are_known_and_ordered_best_first_with_scalar_last():
@@ -47,7 +48,9 @@ def test_every_table_that_the_processor_and_the_system_offer_is_found():
     if {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"} <= flags:
         wanted.append("avx512")
     if {"avx2", "fma", "f16c", "bmi2"} <= flags:
-        wanted.append("avx2")
+        wanted += [*(["avx_vnni"] if "avx_vnni" in flags else []), "avx2"]
+    if "avx512" in wanted and {"amx_tile", "amx_int8"} <= flags:
+        wanted.append("amx")
     if "asimddp" in flags:
         wanted.append("neon")
     assert supported_instruction_sets() == [*wanted, "scalar"]

@@ -18,6 +18,7 @@ from magnitude_service.kernels import _kernels, select_instruction_set
 OPS_H = Path(kernels.__file__).parent / "csrc" / "ops.h"
 TYPES = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 TABLES = _kernels.supported_tables()
+AUTOMATIC = [table for table in TABLES if table != "amx"]
 BEST = TABLES[0]
 FAULTS = {
     "add": "add gives other bits than the plain kernels",
@@ -65,7 +66,14 @@ def test_a_broken_table_gives_way_to_the_next_slower_one(entry):
 def test_the_plain_kernels_are_left_when_every_other_table_is_broken():
     chosen, findings = _kernels.self_test.select_table("", dict.fromkeys(TABLES[:-1], "add"))
     assert chosen == "scalar"
-    assert findings == [(table, FAULTS["add"]) for table in TABLES[:-1]]
+    assert findings == [(table, FAULTS["add"]) for table in AUTOMATIC[:-1]]
+
+
+@needs_vectors
+def test_a_table_that_only_its_name_chooses_is_never_the_automatic_choice():
+    untimed = {BEST: "by name only"}
+    assert _kernels.self_test.select_table("", untimed) == (TABLES[1], [])
+    assert _kernels.self_test.select_table(BEST, untimed) == (BEST, [])
 
 
 @needs_vectors
