@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs compare_tables on an emulated processor with AVX-512, AVX-VNNI and AMX, and prints what it says.
 #
-#   run.sh FOLDER       holds compare_tables, linked statically; receives a Debian root (1 GB), the image and the logs
+#   run.sh FOLDER          all tables; FOLDER holds compare_tables, linked statically, and receives a Debian root (1 GB)
+#   run.sh FOLDER NAME…    those
 #
 # Bochs boots Debian's kernel with nothing but the program and busybox. As root, with debootstrap; minutes, most of them
 # the first time. What Bochs 3.0 lacks:
@@ -14,7 +15,7 @@ set -euo pipefail
 folder=$(realpath "$1")
 root=$folder/debian
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
-tables="amx avx512 avx_vnni avx2 scalar"
+tables=${*:2}
 bochs_sha256=07fc8c4bee6efb24d690302db0f07159ad5a153c88bca64bb9345a4263ceb5aa   # 3.0+dfsg-1, as it is installed
 
 prepare() {
@@ -48,7 +49,7 @@ build_disk() {
   cp "$folder/compare_tables" "$memory/"
   cat > "$memory/init" << END
 #!/bin/busybox sh
-/compare_tables $tables
+/compare_tables ${tables:-amx avx512 avx_vnni avx2 scalar}
 /bin/busybox poweroff -f
 END
   chmod +x "$memory/init"
