@@ -50,6 +50,7 @@ build_disk() {
   cat > "$memory/init" << END
 #!/bin/busybox sh
 /compare_tables ${tables:-amx avx512 avx_vnni avx2 scalar}
+/bin/busybox sleep 3    # until the serial line has sent what is written
 /bin/busybox poweroff -f
 END
   chmod +x "$memory/init"
