@@ -69,13 +69,14 @@ async def chunks(
 ) -> AsyncIterator[bytes]:
     """Messages with all bytes of a content, some made while those before are on their way; adds them to the digest."""
 
-    def start(begin: int) -> asyncio.Task[list[bytes]]:
-        return asyncio.create_task(workers.run(encoded, number, content, begin, digest))
-
     if digest is None:
         for at in range(0, content.nbytes, limits.CHUNK_BYTES_MAX):
             yield export_response(number, at, content[at : at + limits.CHUNK_BYTES_MAX])
         return
+
+    def start(begin: int) -> asyncio.Task[list[bytes]]:
+        return asyncio.create_task(workers.run(encoded, number, content, begin, digest))
+
     begins = range(0, content.nbytes, limits.CHUNK_BYTES_MAX * CHUNKS_AHEAD)
     following = start(0) if begins else None
     try:
@@ -90,11 +91,10 @@ async def chunks(
             following.cancel()
 
 
-def encoded(number: int, content: NDArray[np.uint8], begin: int, digest: hashlib._Hash | None) -> list[bytes]:
+def encoded(number: int, content: NDArray[np.uint8], begin: int, digest: hashlib._Hash) -> list[bytes]:
     """The next few messages. Blocks."""
     end = min(begin + limits.CHUNK_BYTES_MAX * CHUNKS_AHEAD, content.nbytes)
-    if digest is not None:
-        digest.update(content[begin:end].data)
+    digest.update(content[begin:end].data)
     offsets = range(begin, end, limits.CHUNK_BYTES_MAX)
     return [export_response(number, at, content[at : at + limits.CHUNK_BYTES_MAX]) for at in offsets]
 

@@ -41,9 +41,7 @@ class Durability(enum.Enum):
     """What a save has achieved when it returns."""
 
     DURABLE = "durable"  # it survives a loss of power
-    RELAXED = (
-        "relaxed"  # it survives the end of this process; within `state_sync_interval_seconds` all that DURABLE says
-    )
+    RELAXED = "relaxed"  # it survives the end of this process; DURABLE within `state_sync_interval_seconds`
 
 
 class StateSnapshotManager:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from pathlib import Path
 
@@ -18,15 +19,10 @@ from tests.support.serving import Served, magnitude
 
 
 @contextlib.contextmanager
-def answering(*models: health_pb2.ModelHealth) -> Iterator[str]:
-    """The address of a server that says this about its models, and nothing else."""
-
-    class Servicer(health_pb2_grpc.HealthServiceServicer):
-        def Health(self, request: object, context: object) -> health_pb2.HealthResponse:
-            return health_pb2.HealthResponse(models=models)
-
+def listening(add: Callable[[grpc.Server], None]) -> Iterator[str]:
+    """The address of a server with the services that `add` gives it."""
     server = grpc.server(futures.ThreadPoolExecutor(1))
-    health_pb2_grpc.add_HealthServiceServicer_to_server(Servicer(), server)
+    add(server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
@@ -35,8 +31,17 @@ def answering(*models: health_pb2.ModelHealth) -> Iterator[str]:
         server.stop(None).wait()
 
 
-@contextlib.contextmanager
-def probed(status: int) -> Iterator[str]:
+def answering(*models: health_pb2.ModelHealth) -> contextlib.AbstractContextManager[str]:
+    """The address of a server that says this about its models, and nothing else."""
+
+    class Servicer(health_pb2_grpc.HealthServiceServicer):
+        def Health(self, request: object, context: object) -> health_pb2.HealthResponse:
+            return health_pb2.HealthResponse(models=models)
+
+    return listening(functools.partial(health_pb2_grpc.add_HealthServiceServicer_to_server, Servicer()))
+
+
+def probed(status: int) -> contextlib.AbstractContextManager[str]:
     """The address of a health port whose model has this status; the process itself lives."""
 
     class Servicer(standard_pb2_grpc.HealthServicer):
@@ -44,14 +49,7 @@ def probed(status: int) -> Iterator[str]:
             lives = standard_pb2.HealthCheckResponse.SERVING
             return standard_pb2.HealthCheckResponse(status=status if request.service else lives)
 
-    server = grpc.server(futures.ThreadPoolExecutor(1))
-    standard_pb2_grpc.add_HealthServicer_to_server(Servicer(), server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        server.stop(None).wait()
+    return listening(functools.partial(standard_pb2_grpc.add_HealthServicer_to_server, Servicer()))
 
 
 def test_a_ready_model_is_one_line_and_status_0(server: Served, tiny_model: Path) -> None:
