@@ -73,6 +73,11 @@ PREFIX_QUERIES = _counter(
 )
 PREFIX_HITS = _counter("prefix_cache_hits", "Those of them that were found there, and not computed again.", "model")
 COMPLETION_TOKENS = _counter("generated_tokens", "Generated tokens that were kept.", "model")
+# Both count what an answer's Usage says.
+DRAFT_PROPOSED = _counter(
+    "draft_proposed_tokens", "Tokens that speculation proposed: 0, this server does not speculate.", "model"
+)
+DRAFT_ACCEPTED = _counter("draft_accepted_tokens", "Those of them that were accepted.", "model")
 PROMPT_LENGTH = _histogram("prompt_length_tokens", "Length of prompts.", "model", TOKENS)
 QUEUE_SECONDS = _histogram("queue_seconds", "From arrival to the start of the prompt.", "model")
 PREFILL_SECONDS = _histogram("prefill_seconds", "From the start of the prompt to its end.", "model")

@@ -52,7 +52,9 @@ class SnapshotCounts(Protocol):
 def begin_model(observations: Metrics, model: str, finish_reasons: Sequence[str]) -> None:
     """Makes the counters of a model that serves from now on start at 0, so that their first increase is seen."""
     tokens = (metrics.PROMPT_TOKENS, metrics.CACHED_TOKENS, metrics.COMPLETION_TOKENS)
-    for metric in (*tokens, metrics.PREFIX_QUERIES, metrics.PREFIX_HITS, metrics.SLOW_READERS):
+    lookups = (metrics.PREFIX_QUERIES, metrics.PREFIX_HITS)
+    drafts = (metrics.DRAFT_PROPOSED, metrics.DRAFT_ACCEPTED)
+    for metric in (*tokens, *lookups, *drafts, metrics.SLOW_READERS):
         observations.add(metric, 0, model)
     for reason in finish_reasons:
         observations.add(metrics.FINISHES, 0, model, reason)

@@ -206,14 +206,16 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         if generation.failure is not None:
             raise generation.failure
         reasons = [answer.end.reason.value for answer in generation.answers if answer.end is not None]
-        tokens = sum(answer.tokens_kept for answer in generation.answers)
-        note(completion_tokens=tokens, finish_reasons=",".join(sorted(set(reasons))))
+        usage = answers.usage(generation)
+        note(completion_tokens=usage.completion_tokens, finish_reasons=",".join(sorted(set(reasons))))
         for reason in reasons:
             self._metrics.add(metrics.FINISHES, 1, model.name, reason)
         prompt_tokens = generation.prepared.request.prompt.size
         self._metrics.add(metrics.PROMPT_TOKENS, prompt_tokens, model.name)
         self._metrics.observe(metrics.PROMPT_LENGTH, prompt_tokens, model.name)
-        self._metrics.add(metrics.COMPLETION_TOKENS, tokens, model.name)
+        self._metrics.add(metrics.COMPLETION_TOKENS, usage.completion_tokens, model.name)
+        self._metrics.add(metrics.DRAFT_PROPOSED, usage.draft_proposed_tokens, model.name)
+        self._metrics.add(metrics.DRAFT_ACCEPTED, usage.draft_accepted_tokens, model.name)
         if generation.finished is not None:
             self._metrics.add(metrics.CACHED_TOKENS, generation.finished.cached_tokens, model.name)
             self._metrics.add(metrics.PREFIX_QUERIES, generation.session_tokens, model.name)

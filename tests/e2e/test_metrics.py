@@ -98,6 +98,8 @@ def test_a_request_moves_what_it_should(server: Served, port: int, client: Clien
     usage, timings = finished.usage, finished.timings
     assert moved("magnitude_prompt_tokens_total") == usage.prompt_tokens
     assert moved("magnitude_generated_tokens_total") == usage.completion_tokens == 6
+    assert moved("magnitude_draft_proposed_tokens_total") == usage.draft_proposed_tokens
+    assert moved("magnitude_draft_accepted_tokens_total") == usage.draft_accepted_tokens
     assert moved("magnitude_finishes_total", reason="MAX_TOKENS") == 1
     for name, milliseconds in {
         "queue": timings.queue_ms,

@@ -61,6 +61,7 @@ def test_counters_of_a_new_model_begin_at_nought() -> None:
     assert set(found.values()) == {0}
     assert (metrics.FINISHES.name, "m", "EOS") in found
     assert (metrics.COMPLETION_TOKENS.name, "m") in found
+    assert (metrics.DRAFT_PROPOSED.name, "m") in found
 
 
 def test_gauges_show_the_load_of_the_moment() -> None:
