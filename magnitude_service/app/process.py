@@ -16,9 +16,6 @@ from magnitude_service import config
 from magnitude_service.app.application import Application
 from magnitude_service.app.loaded_model import LoadedModel, Phases, load_model
 
-LOADING_SECONDS = 2.0
-"""How long the end of a server that never served waits for the model that is being loaded."""
-
 
 def run(configuration: config.Configuration) -> int:
     """Serves until SIGTERM or SIGINT, and prints one line when ready. Returns the exit status."""
@@ -37,12 +34,7 @@ def run(configuration: config.Configuration) -> int:
             loop.add_signal_handler(number, application.stop)
         await application.serve(loading, lambda line: print(f"{line}; {_ms(begin)} ({phases})", flush=True))
 
-    try:
-        asyncio.run(serve())
-    finally:
-        # Python ends a daemon thread where it next asks for the interpreter; where it comes out of native code, that
-        # aborts the process, and nobody learns its exit status.
-        concurrent.futures.wait([loading], LOADING_SECONDS)
+    asyncio.run(serve())
     return 0
 
 

@@ -1,5 +1,5 @@
 """The command line: one file per command, each thin."""
 
-from magnitude_service.cli.main import main
+from magnitude_service.cli.main import run_process
 
-__all__ = ["main"]
+__all__ = ["run_process"]

@@ -1,5 +1,5 @@
 """`python -m magnitude_service.cli`."""
 
-from magnitude_service.cli.main import main
+from magnitude_service.cli.main import run_process
 
-main()
+run_process()

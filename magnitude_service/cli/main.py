@@ -7,12 +7,33 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import NoReturn
 
 from magnitude_service.errors import MagnitudeError, UnimplementedError
 
 PLATFORMS = ("linux", "darwin")
+
+
+def run_process() -> None:
+    """`main` as a process of its own, whose exit status is heard whatever its threads still do.
+
+    A thread that loads, hashes or measures may be in native code. The end of Python's interpreter would unwind it where
+    it comes out, and that aborts the process (before Python 3.14): a command that has a status leaves without it.
+    """
+    try:
+        main()
+    except SystemExit as end:
+        import logging
+
+        logging.shutdown()
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except OSError:
+            raise end from None  # Python says what could not be written, and gives that its status
+        os._exit(int(end.code or 0))
 
 
 def main(arguments: list[str] | None = None) -> None:

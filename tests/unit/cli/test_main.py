@@ -124,3 +124,19 @@ def test_serve_starts_without_what_only_other_commands_need() -> None:
 def test_the_process_ends_with_the_status() -> None:
     done = magnitude("inspect", "/nowhere/m.gguf")
     assert (done.returncode, done.stdout) == (66, "")
+
+
+def test_the_status_is_heard_while_threads_are_in_native_code() -> None:
+    program = (
+        "import sys, threading, numpy\nfrom magnitude_service.cli import run_process\n"
+        "from magnitude_service.snapshot.checksum import crc32c\n"
+        "data = numpy.zeros(1 << 20, numpy.uint8)\n"
+        "def work():\n    while True: crc32c(data)\n"
+        "for _ in range(8): threading.Thread(target=work, daemon=True).start()\n"
+        "sys.argv = ['magnitude', 'inspect', '/nowhere/m.gguf']\n"
+        "run_process()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, "/nowhere/m.gguf" in done.stderr) == (66, True), done.stderr
