@@ -52,16 +52,23 @@ class Connection:
                 files = (self.ca_file or None, self.certificate or None, self.key or None)
                 options["credentials"] = tls_credentials(*files)
             if self.token_file:
-                options["token"] = Path(self.token_file).read_text(encoding="ascii").splitlines()[0].strip()
+                options["token"] = first_token(Path(self.token_file))
             return Client(address, **options)
         except OSError as error:
             raise ConfigurationError(f"{error.filename} cannot be read: {error.strerror}.") from error
-        except IndexError:
-            raise ConfigurationError(f"{self.token_file} is empty.", remedy="Its first line is the token.") from None
-        except UnicodeDecodeError:
-            raise ConfigurationError(f"{self.token_file} is not ASCII, so that it holds no token.") from None
         except ValueError as error:
             raise ConfigurationError(str(error), remedy="See --tls, --ca-file and --client-certificate.") from error
+
+
+def first_token(path: Path) -> str:
+    """The token on a file's first line. Raises ConfigurationError where there is none, and OSError."""
+    from magnitude_service.server.tokens import TOKEN_BYTES_MAX, TOKEN_RULE, is_token
+
+    with path.open("rb") as file:
+        line = file.readline(TOKEN_BYTES_MAX + 2).strip()
+    if not is_token(line):
+        raise ConfigurationError(f"The first line of {path} is no token.", remedy=f"A token is {TOKEN_RULE}.")
+    return line.decode("ascii")
 
 
 PLAIN = Connection()

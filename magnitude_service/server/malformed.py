@@ -14,7 +14,8 @@ def refuse_malformed(message: Message, path: str) -> None:
         where = f"{path}{field.name}"
         if field.type == FieldDescriptor.TYPE_ENUM:
             if field.enum_type is not None and value not in field.enum_type.values_by_number:
-                bounds.refuse(where, value, "a value of the enum", f"Use one of {field.enum_type.name}.")
+                names = ", ".join(field.enum_type.values_by_name)
+                bounds.refuse(where, value, f"a value of {field.enum_type.name}", f"Use one of {names}.")
         elif field.type not in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_MESSAGE):
             continue
         elif not field.is_repeated:

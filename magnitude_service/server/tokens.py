@@ -27,6 +27,7 @@ SCHEME = "bearer"
 
 TOKENS_MAX = 1_000
 TOKEN_BYTES_MAX = 4_096
+TOKEN_RULE = f"1 to {TOKEN_BYTES_MAX} visible ASCII characters without spaces, alone on its line"
 FILE_BYTES_MAX = TOKENS_MAX * (TOKEN_BYTES_MAX + 1)
 
 RELOAD_SECONDS = 1.0
@@ -86,17 +87,20 @@ class Tokens:
             logger.info("%d tokens were read from %s", len(self._digests), self._path)
 
 
+def is_token(line: bytes) -> bool:
+    """Whether this can be a token: `TOKEN_RULE`."""
+    return 0 < len(line) <= TOKEN_BYTES_MAX and all(0x21 <= byte <= 0x7E for byte in line)
+
+
 def parse_tokens(data: bytes, source: str) -> tuple[bytes, ...]:
     """The SHA-256 of each line's token; empty lines count for nothing. Raises ConfigurationError, which never shows a
     token."""
     lines = [(number, line.strip()) for number, line in enumerate(data.split(b"\n"), 1)]
     found = [(number, line) for number, line in lines if line]
     for number, line in found:
-        if len(line) > TOKEN_BYTES_MAX or not all(0x21 <= byte <= 0x7E for byte in line):
+        if not is_token(line):
             raise ConfigurationError(
-                f"Line {number} of {source} is no token.",
-                remedy=f"A token is 1 to {TOKEN_BYTES_MAX} visible ASCII characters without spaces, alone on its line.",
-                field="token_file",
+                f"Line {number} of {source} is no token.", remedy=f"A token is {TOKEN_RULE}.", field="token_file"
             )
     if not found or len(found) > TOKENS_MAX:
         raise ConfigurationError(

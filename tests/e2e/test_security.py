@@ -88,7 +88,8 @@ def test_the_command_line_without_a_token_or_with_another_ends_as_sysexits_say(
     [
         (("--client-token-file", "tokens"), "TLS"),
         (("--tls", "--client-token-file", "none"), "none cannot be read: No such file"),
-        (("--tls", "--client-token-file", "empty"), "empty is empty"),
+        (("--tls", "--client-token-file", "empty"), "first line of empty is no token"),
+        (("--tls", "--client-token-file", "/dev/zero"), "first line of /dev/zero is no token"),
         (("--client-certificate", "tokens"), "certificate goes with its key"),
         (("--ca-file", "none"), "none cannot be read"),
     ],

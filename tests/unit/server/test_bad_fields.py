@@ -62,10 +62,10 @@ BAD = [
     ("text", r"text: 'a\000b'", "U+0000 at character 1", "without it"),
     ("stopping.stop_strings[0]", r"text: 'a' stopping { stop_strings: '\000' }", "U+0000", "without it"),
     (r"metadata['k']", r"text: 'a' metadata { key: 'k' value: '\000' }", "U+0000", "without it"),
-    ("prefix_reuse", "text: 'a' prefix_reuse: 99", "99", "a value of the enum"),
+    ("prefix_reuse", "text: 'a' prefix_reuse: 99", "99", "a value of PrefixReuse"),
     ("chat.messages", "chat { }", "empty", "at least one message"),
     ("chat.messages[0].role", "chat { messages { } }", "0", "one of 1 … 5"),
-    ("chat.messages[0].role", "chat { messages { role: 9 } }", "9", "a value of the enum"),
+    ("chat.messages[0].role", "chat { messages { role: 9 } }", "9", "a value of Role"),
     ("chat.messages[0].content[0]", "chat { messages { role: ROLE_USER content { } } }", "empty", ""),
     ("chat.messages[0].tool_calls", "chat { messages { role: ROLE_USER tool_calls { } } }", "set", "ASSISTANT"),
     ("chat.messages[0].reasoning", "chat { messages { role: ROLE_USER reasoning: 'x' } }", "set", "ASSISTANT"),
@@ -120,6 +120,11 @@ def test_a_bad_field_is_refused_with_path_value_and_bound(
     assert value in caught.value.message
     assert bound in caught.value.details["allowed"]
     assert served.engine.submitted == []
+
+
+def test_who_gave_an_unknown_value_of_an_enum_hears_all_that_there_are(served: Any) -> None:
+    with pytest.raises(InvalidRequest, match=", PREFIX_REUSE_EXACT, PREFIX_REUSE_RELAXED, PREFIX_REUSE_NONE"):
+        infer(served, text_format.Parse("text: 'a' prefix_reuse: 99", inference_pb2.InferRequest()))
 
 
 def test_in_a_stream_the_path_begins_at_its_own_message(served: Any) -> None:
