@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +18,8 @@ from tests.support.serving import serving
 from tests.support.tiny_models import write_tiny_model
 
 PLACES = ("--sequences-max", "2", "--waiting-max", "1")
+ADDRESSES = ("127.0.0.1", "127.0.0.2")
+NAME = "magnitude-of-two"
 TOKEN = "conformance-token-0123456789abcdef"
 
 
@@ -26,6 +31,8 @@ class Reached:
     flags: tuple[str | Path, ...] = ()
     calls: dict[str, int] = field(default_factory=dict)
     """Of a disturbed server: the calls of each method until now."""
+    before: tuple[str | Path, ...] = ()
+    """What a client's program is run by, where it must find a name."""
 
 
 @pytest.fixture(scope="package")
@@ -88,6 +95,31 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reached]:
         models = [write_tiny_model(folder / f"{name}.gguf", tensor_type="Q8_0") for name in ("one", "two")]
         served = [stack.enter_context(serving(model, *PLACES)) for model in models]
         yield Reached("ipv4:" + ",".join(each.address for each in served))
+
+
+@pytest.fixture(scope="package")
+def named(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reached]:
+    """The same two at one port of two addresses, which are looked up by their name."""
+    folder = tmp_path_factory.mktemp("named")
+    (folder / "hosts").write_text("".join(f"{address} {NAME}\n" for address in ADDRESSES))
+    before = ("unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', folder / "hosts")
+    if not shutil.which("unshare") or subprocess.run([*before, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("a name of this test's own needs a mount namespace, and this user may make none")
+    port = str(free_port(ADDRESSES))
+    with contextlib.ExitStack() as stack:
+        for model, address in zip(("one", "two"), ADDRESSES, strict=True):
+            path = write_tiny_model(folder / f"{model}.gguf", tensor_type="Q8_0")
+            stack.enter_context(serving(path, *PLACES, "--host", address, "--port", port))
+        yield Reached(f"dns:///{NAME}:{port}", before=before)
+
+
+def free_port(addresses: Sequence[str]) -> int:
+    """A port that none of the addresses has in use."""
+    with contextlib.ExitStack() as stack:
+        port = int(stack.enter_context(socket.create_server((addresses[0], 0))).getsockname()[1])
+        for address in addresses[1:]:
+            stack.enter_context(socket.create_server((address, port)))
+        return port
 
 
 @pytest.fixture

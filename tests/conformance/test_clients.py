@@ -68,7 +68,7 @@ def test_a_client_passes_every_scenario(
 ) -> None:
     reached: Reached = request.getfixturevalue(server)
     file, names = scenarios(tmp_path, server)
-    done = run(*program, *reached.flags, reached.address, file)
+    done = run(*reached.before, *program, *reached.flags, reached.address, file)
     lines = done.stdout.splitlines()
     assert [line for line in lines if not line.startswith("ok ")] == [], done.stderr
     assert [line.removeprefix("ok ").rsplit(" (", 1)[0] for line in lines] == names, done.stderr

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use tokio::net::lookup_host;
 use tokio::time::Instant;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
@@ -7,6 +8,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 use tonic::{Request, Response, Status};
 
+use crate::names::{self, Place};
 use crate::retry::{self, Repeats};
 use crate::v1::health_service_client::HealthServiceClient;
 use crate::v1::inference_service_client::InferenceServiceClient;
@@ -14,6 +16,9 @@ use crate::v1::model_service_client::ModelServiceClient;
 use crate::v1::snapshot_service_client::SnapshotServiceClient;
 use crate::v1::{ChatMessage, InferRequest, InferResponse, StreamInferRequest};
 use crate::{Code, Conversation, Error, Session, Stream};
+
+/// Of the servers behind a name: how many may come and go before the connection takes note.
+const CHANGES_WAITING: usize = 16;
 
 type Connection = InterceptedService<Channel, Bearer>;
 
@@ -35,8 +40,8 @@ pub struct Builder {
 }
 
 impl Client {
-    /// A connection to "host:port", or to several: "one:50051,two:50051", or "ipv4:10.0.0.1:50051,10.0.0.2:50051" as the
-    /// other clients have it.
+    /// A connection to "host:port"; to several, "one:50051,two:50051", or "ipv4:10.0.0.1:50051,10.0.0.2:50051" as the other
+    /// clients have it; or to all that a name stands for, "dns:///name:50051".
     pub fn builder(addresses: impl Into<String>) -> Builder {
         Builder { addresses: addresses.into(), tls: None, token: None, timeout: None, retries: true }
     }
@@ -156,27 +161,49 @@ impl Builder {
         if self.token.is_some() && self.tls.is_none() {
             return Err(invalid("A token needs TLS: it would be sent in the clear."));
         }
-        let endpoints: Vec<_> = self
-            .addresses
-            .trim_start_matches("ipv4:")
-            .split(',')
-            .map(|address| self.endpoint(address))
-            .collect::<Result<_, _>>()?;
-        let channel = match endpoints.as_slice() {
-            [one] => one.connect_lazy(),
-            _ => Channel::balance_list(endpoints.into_iter()),
+        let channel = match self.addresses.strip_prefix("dns:///") {
+            Some(name) => self.named(name)?,
+            None => self.listed()?,
         };
         let connection = InterceptedService::new(channel, Bearer::new(self.token)?);
         Ok(Client { connection, timeout: self.timeout, retries: self.retries })
     }
 
+    fn listed(&self) -> Result<Channel, Error> {
+        let addresses = self.addresses.trim_start_matches("ipv4:").split(',');
+        let endpoints: Vec<_> = addresses.map(|address| self.endpoint(address)).collect::<Result<_, _>>()?;
+        Ok(match endpoints.as_slice() {
+            [one] => one.connect_lazy(),
+            _ => Channel::balance_list(endpoints.into_iter()),
+        })
+    }
+
+    /// Each of them must have a certificate for the name.
+    fn named(&self, name: &str) -> Result<Channel, Error> {
+        let (by_name, name) = (self.endpoint(name)?, name.to_owned());
+        let host = by_name.uri().host().unwrap_or_default().to_owned();
+        let tls = self.tls.clone().map(|tls| tls.domain_name(host));
+        let endpoint = move |place: Place| match place.map(|address| endpoint(&address.to_string(), tls.clone())) {
+            Some(Ok(found)) => found.origin(by_name.uri().clone()),
+            _ => by_name.clone(),
+        };
+        let (channel, changes) = Channel::balance_channel(CHANGES_WAITING);
+        let look_up = async move || Ok(lookup_host(&name).await?.collect());
+        tokio::spawn(names::follow(look_up, endpoint, changes));
+        Ok(channel)
+    }
+
     fn endpoint(&self, address: &str) -> Result<Endpoint, Error> {
-        let scheme = if self.tls.is_some() { "https" } else { "http" };
-        let endpoint = Endpoint::from_shared(format!("{scheme}://{address}")).map_err(invalid)?;
-        match &self.tls {
-            Some(tls) => endpoint.tls_config(tls.clone()).map_err(invalid),
-            None => Ok(endpoint),
-        }
+        endpoint(address, self.tls.clone())
+    }
+}
+
+fn endpoint(address: &str, tls: Option<ClientTlsConfig>) -> Result<Endpoint, Error> {
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let endpoint = Endpoint::from_shared(format!("{scheme}://{address}")).map_err(invalid)?;
+    match tls {
+        Some(tls) => endpoint.tls_config(tls).map_err(invalid),
+        None => Ok(endpoint),
     }
 }
 

@@ -17,6 +17,7 @@
 mod client;
 mod conversation;
 mod error;
+mod names;
 mod request;
 mod retry;
 mod session;
