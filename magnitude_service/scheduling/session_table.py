@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import abc
 
@@ -28,6 +29,7 @@ class SessionTable:
         self._wake = wake
         self._lock = threading.Lock()  # guards all below, holders, and pages of sessions that nobody holds
         self._sessions: dict[str, Session] = {}
+        self._reserved: dict[str, str] = {}
         self._orphaned: list[NDArray[np.int32]] = []
         self.idle_pages = 0
         """Pages of sessions that nobody holds: whoever lacks pages gets them. Any thread may read it."""
@@ -39,27 +41,41 @@ class SessionTable:
         """Whether there is such a session now."""
         return session_id in self._sessions
 
+    @contextlib.contextmanager
+    def reserved(self, session_id: str, holder: str) -> abc.Iterator[None]:
+        """Meanwhile nobody else holds the session, live or not, or reserves it. *Raises*: UnavailableError
+        (SESSION_BUSY) where somebody does."""
+        with self._lock:
+            self._require_free(session_id, self._holder(session_id))
+            self._reserved[session_id] = holder
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._reserved[session_id]
+
     def hold(self, session_id: str, holder: str) -> Session:
         """The live session, held. *Raises*: NotFoundError (SESSION_NOT_FOUND); UnavailableError (SESSION_BUSY) while
-        somebody else holds it."""
+        somebody else holds it or has reserved it."""
         with self._lock:
             session = self._sessions.get(session_id)
             if session is None:
                 raise not_live(session_id)
-            self._require_free(session)
+            self._require_free(session_id, self._holder(session_id))
             session.holder = holder
             self.idle_pages -= int(session.pages.size)
             return session
 
     def add(self, session: Session, holder: str) -> Session:
-        """Makes a session live, held; it takes the place of one of the same name.
+        """Makes a session live, held; it takes the place of one of the same name. Whoever had to wait for what it is
+        made of has reserved the name since.
 
         *Raises*: UnavailableError (SESSION_BUSY) where somebody holds that one; ExhaustedError (SESSIONS_EXHAUSTED).
         """
         with self._lock:
             old = self._sessions.get(session.session_id)
             if old is not None:
-                self._require_free(old)
+                self._require_free(session.session_id, old.holder)
                 self._end(old)
             elif len(self._sessions) >= self._sessions_max:
                 self._end(self._superfluous())
@@ -69,13 +85,20 @@ class SessionTable:
         self._wake()
         return session
 
-    def release(self, session: Session, *, ends: bool = False) -> None:
-        """Its holder is done. A session that came to nothing ends, and so does one of which the holder says so."""
+    def end(self, session_id: str) -> None:
+        """Ends the live session of this name, which nobody holds, where there is one."""
+        with self._lock:
+            if (session := self._sessions.get(session_id)) is not None:
+                self._end(session)
+        self._wake()
+
+    def release(self, session: Session) -> None:
+        """Its holder is done. A session that came to nothing ends."""
         with self._lock:
             session.holder = ""
             session.used_seconds = self._clock()
             del self._sessions[session.session_id]
-            if not ends and (session.tokens.size or session.version):
+            if session.tokens.size or session.version:
                 self._sessions[session.session_id] = session  # now the most recently used one
                 self.idle_pages += int(session.pages.size)
             else:
@@ -111,14 +134,18 @@ class SessionTable:
             found, self._orphaned = self._orphaned, []
             return found
 
-    def _require_free(self, session: Session) -> None:
-        if session.holder:
+    def _holder(self, session_id: str) -> str:
+        session = self._sessions.get(session_id)
+        return self._reserved.get(session_id) or (session.holder if session is not None else "")
+
+    def _require_free(self, session_id: str, holder: str) -> None:
+        if holder:
             raise UnavailableError(
-                f"Session {session.session_id} is in use: {session.holder}.",
+                f"Session {session_id} is in use: {holder}.",
                 remedy="Ask again when that is over.",
                 reason="SESSION_BUSY",
                 retry_after_seconds=BUSY_RETRY_SECONDS,
-                session_id=session.session_id,
+                session_id=session_id,
             )
 
     def _superfluous(self) -> Session:

@@ -63,15 +63,13 @@ class Sessions:
         table = runtime.engine.sessions
         if table.is_live(session_id):
             return table.hold(session_id, holder)
-        found = await self._workers.run(self._latest, model, session_id, description, runtime)
-        if table.is_live(session_id):  # it came meanwhile
-            return table.hold(session_id, holder)
-        session = Session(session_id, begin_seconds=int(time.time())) if found is None else found.session
-        if found is not None:
-            logger.info(
-                "session %s is resumed from version %d: %s", session_id, session.version, found.reason or "bit-exact"
-            )
-        return table.add(session, holder)
+        with table.reserved(session_id, holder):
+            found = await self._workers.run(self._latest, model, session_id, description, runtime)
+            if found is None:
+                return table.add(Session(session_id, begin_seconds=int(time.time())), holder)
+            version, reason = found.session.version, found.reason or "bit-exact"
+            logger.info("session %s is resumed from version %d: %s", session_id, version, reason)
+            return table.add(found.session, holder)
 
     def release(self, runtime: Runtime, session: Session) -> None:
         """Lets a session go."""

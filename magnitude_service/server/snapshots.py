@@ -11,7 +11,6 @@ from google.protobuf.message import Message
 
 from magnitude.v1 import snapshot_pb2, snapshot_pb2_grpc
 from magnitude_service.errors import IntegrityError, NotFoundError
-from magnitude_service.scheduling.session import Session
 from magnitude_service.server import bounds, convert, limits, state_bytes, state_streams
 from magnitude_service.server.malformed import refuse_malformed
 from magnitude_service.server.request_log import note
@@ -48,10 +47,13 @@ class SnapshotServicer(snapshot_pb2_grpc.SnapshotServiceServicer):
         model = self._model(request)
         name, version = reference(request.snapshot)
         live_name = convert.checked_session_id(request.session_id or name, "session_id")
-        saved, found = await self._storage.run(self._restored, model, name, version, live_name, request.fidelity_min)
-        runtime = self._sessions.parts(model)[1]
-        found.session.is_saved &= version is None  # else a request might bring back a later one in its place
-        runtime.engine.sessions.release(runtime.engine.sessions.add(found.session, "a restore"))
+        table = self._sessions.parts(model)[1].engine.sessions
+        with table.reserved(live_name, "a restore"):
+            saved, found = await self._storage.run(
+                self._restored, model, name, version, live_name, request.fidelity_min
+            )
+            found.session.is_saved &= version is None  # else a request might bring back a later one in its place
+            table.release(table.add(found.session, "a restore"))
         is_omitted = is_too_large_inline(saved)
         note(session_id=live_name, version=saved.snapshot.version)
         return snapshot_pb2.RestoreResponse(
@@ -113,17 +115,14 @@ class SnapshotServicer(snapshot_pb2_grpc.SnapshotServiceServicer):
         name = convert.checked_session_id(request.session_id, "session_id")
         bounds.count("versions", len(request.versions), limits.DELETED_VERSIONS_MAX)
         table = self._sessions.parts(model)[1].engine.sessions
-        session = table.hold(name, "a delete") if not request.versions and table.is_live(name) else None
 
         async def delete() -> snapshot_pb2.DeleteResponse:
-            is_done = False
-            try:
-                response = await self._storage.run(self._deleted, model, name, list(request.versions), session)
-                is_done = True
+            if request.versions:
+                return await self._storage.run(self._deleted, model, name, list(request.versions), False)
+            with table.reserved(name, "a delete"):
+                response = await self._storage.run(self._deleted, model, name, [], table.is_live(name))
+                table.end(name)  # not where it fails: then nothing has changed
                 return response
-            finally:  # a delete that fails changes nothing
-                if session is not None:
-                    table.release(session, ends=is_done)
 
         return await self._sessions.finish(delete())
 
@@ -201,15 +200,15 @@ class SnapshotServicer(snapshot_pb2_grpc.SnapshotServiceServicer):
         return manager
 
     def _deleted(
-        self, model: ServedModel, session_id: str, versions: list[int], session: Session | None
+        self, model: ServedModel, session_id: str, versions: list[int], is_live: bool
     ) -> snapshot_pb2.DeleteResponse:
-        """Deletes versions; `session`, where the live one is held, need not have any. Blocks."""
+        """Deletes versions, which a live session that ends need not have. Blocks."""
         _, runtime, _, store = self._sessions.parts(model)
         try:
             with contextlib.suppress(IntegrityError):  # what is damaged can be deleted
                 self._reader(model, session_id).get(session_id)
         except NotFoundError:
-            if session is not None:  # it was never saved
+            if is_live:  # it was never saved
                 return snapshot_pb2.DeleteResponse()
             raise
         count, size = store.writer().delete(session_id, versions)

@@ -295,7 +295,7 @@ def test_pages_of_a_session_are_idle_between_its_requests_and_given_back_with_it
     rig.engine.sessions.release(session)
     eventually(lambda: rig.engine.load().pages_idle == 2)
     assert rig.engine.load().pages_used == 2
-    rig.engine.sessions.release(rig.engine.sessions.hold("s", "a delete"), ends=True)
+    rig.engine.sessions.end("s")
     eventually(lambda: rig.engine.load().pages_used == 0)
     assert rig.engine.load().pages_idle == 0
 

@@ -305,6 +305,23 @@ def test_who_comes_second_hears_that_the_session_is_busy() -> None:
     assert sessions.hold("a", "request r2") is session
 
 
+def test_a_name_that_is_reserved_is_busy_whether_its_session_is_live_or_not() -> None:
+    sessions = table()
+    session = sessions.add(Session("live", np.ones(1, np.int32)), "test")
+    with pytest.raises(UnavailableError, match="in use: test"), sessions.reserved("live", "a delete"):
+        pass
+    sessions.release(session)
+    for name in ("live", "saved"):
+        with sessions.reserved(name, "a restore"):
+            with pytest.raises(UnavailableError, match="in use: a restore"), sessions.reserved(name, "a delete"):
+                pass
+            if sessions.is_live(name):
+                with pytest.raises(UnavailableError, match="in use: a restore"):
+                    sessions.hold(name, "a request")
+        with sessions.reserved(name, "a delete"):
+            pass
+
+
 def test_a_session_that_came_to_nothing_ends() -> None:
     sessions = table()
     sessions.release(sessions.add(Session("a"), "request"))
@@ -339,7 +356,7 @@ def test_pages_of_a_session_that_ends_go_back(bench_of: Any, request_of: Any) ->
     dialogue = Dialogue(bench_of(), request_of)
     dialogue.ask(70, 3)
     sessions = dialogue.bench.sessions
-    sessions.release(sessions.hold("s", "a delete"), ends=True)
+    sessions.end("s")
     assert not sessions.is_live("s")
     dialogue.bench.step()
     assert dialogue.bench.pool.pages_used == 0

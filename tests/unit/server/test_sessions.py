@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from magnitude.errors import CallError, Exhausted, InvalidRequest, NotFound, PreconditionFailed
+from magnitude.errors import CallError, Exhausted, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from magnitude.v1 import inference_pb2, snapshot_pb2
 from magnitude_service.errors import UnavailableError
 from magnitude_service.server.served_models import PageDescription, Runtime
@@ -120,6 +122,37 @@ def reopened(served: Any, path: Path) -> LazyManager:
     states = LazyManager(path, SnapshotOptions())
     served.model.ready(served.description, Runtime(served.engine, served.tokenizer, served.template, PAGES, states))
     return states
+
+
+@pytest.mark.parametrize("restores", [False, True], ids=["infer", "restore"])
+def test_a_session_that_is_brought_back_is_not_deleted_meanwhile(
+    served: Any, store: LazyManager, monkeypatch: pytest.MonkeyPatch, restores: bool
+) -> None:
+    """Or else it would live on, of versions that are no more."""
+    answer(served, "s", "a", b"x", 1)
+    served.client.session("s").save()
+    served.engine.sessions.end("s")
+    is_reading, may_go_on = threading.Event(), threading.Event()
+    read = StateSnapshotManager.restore
+
+    def slowly(*arguments: Any) -> Any:
+        is_reading.set()
+        assert may_go_on.wait(10)
+        return read(*arguments)
+
+    monkeypatch.setattr(StateSnapshotManager, "restore", slowly)
+    with ThreadPoolExecutor(1) as other:
+        calls = (served.client.session("s").restore,) if restores else (answer, served, "s", None, b"y", 1)
+        brought_back = other.submit(*calls)
+        try:
+            assert is_reading.wait(10)
+            with pytest.raises(Unavailable, match=r"Session s is in use: (a restore|request)"):
+                served.client_without_retries.sessions.delete("s")
+        finally:
+            may_go_on.set()
+        brought_back.result(10)
+    assert served.client.sessions.delete("s").deleted_versions == 1
+    assert not served.engine.sessions.is_live("s")
 
 
 def test_a_delete_that_fails_leaves_the_session_live(served: Any, store: LazyManager, tmp_path: Path) -> None:
