@@ -22,5 +22,8 @@ def encode_body(header: bytes, contents: Sequence[Content]) -> tuple[tuple[bytes
 def segment_parts(header: SegmentHeader, body_parts: tuple[bytes | memoryview, ...]) -> list[bytes | memoryview]:
     """Header, body and end mark, in order; neighbours of less than a page are joined."""
 
+def start_writeback(descriptor: int, offset: int, bytes: int) -> None:
+    """Lets the disk begin with bytes that were written, without waiting for it. What fails, the next sync tells."""
+
 def is_linked(descriptor: int) -> bool:
     """Whether an open file has a name. Raises OSError."""

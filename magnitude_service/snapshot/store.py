@@ -87,17 +87,16 @@ class Store:
         check_in_place(self.file_system, self.path, self.tail.identity)
         self._was_displaced = False
 
-    def replace(self, tail: Tail, failure: MagnitudeError | None = None) -> Callable[[], None]:
+    def replace(self, tail: Tail, failure: MagnitudeError | None = None) -> None:
         """Goes over to the file that compaction made; views of the old one stay as they are. `failure`: the new file
-        has the name, but whether for good is not known. Returns what closes the old one: to free a large file takes
-        time, and needs no lock."""
+        has the name, but whether for good is not known. The old one is to be closed without the lock: to free a large
+        file takes time."""
         old = self.tail
         assert old is not None, "only a writer compacts"
         self.tail, self.reader = tail, StateReader(tail.file, self.path)
         if failure is not None:
             tail.fail(failure)
         old.retire(failure)
-        return old.close
 
     def view(self, entry: Entry, passed_over: tuple[int, ...] = ()) -> SavedState:
         """A version with views of its blobs, not checked yet. In a model's tail, whose segments may turn into holes,

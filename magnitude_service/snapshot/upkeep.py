@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 from magnitude.v1 import state_pb2
 from magnitude_service.errors import MagnitudeError, UnavailableError
-from magnitude_service.snapshot.compaction import SidecarCompaction, freeable, punch
+from magnitude_service.snapshot.compaction import SidecarCompaction, free_slowly, freeable, punch
 from magnitude_service.snapshot.record import Kind, message_body
 from magnitude_service.snapshot.retention import expired, superfluous
 from magnitude_service.snapshot.store import Store
@@ -76,10 +77,7 @@ class Upkeep:
         with self._store.lock:
             self._store.writer()
             self._store.check_in_place()
-        if now - self._synced >= options.state_sync_interval_seconds:
-            self._synced = now
-            tail = self._store.writer()
-            tail.commit(tail.last_sequence)
+        self._sync_if_due()
         self._expire()
         if self._store.writer().since_index >= INDEX_INTERVAL_SEGMENTS:
             self.write_index()
@@ -88,6 +86,14 @@ class Upkeep:
             self._compact_not_before = now + COMPACTION_RETRY_SECONDS
             self.compact(None)
             self._compact_not_before = 0.0
+
+    def _sync_if_due(self) -> None:
+        """Makes RELAXED saves durable, once in an interval."""
+        now = time.monotonic()
+        if now - self._synced >= self._store.options.state_sync_interval_seconds:
+            self._synced = now
+            tail = self._store.writer()
+            tail.commit(tail.last_sequence)
 
     def write_index(self) -> None:
         """Writes an index now."""
@@ -172,14 +178,19 @@ class Upkeep:
                 compaction.copy(entries)
             compaction.settle()
             with store.lock:
+                old = store.writer()
                 new, failure = compaction.replace()
-                close_old = store.replace(new, failure)
+                store.replace(new, failure)
         except BaseException:
             compaction.abandon()
             raise
-        close_old()
-        if failure is not None:
-            raise failure
+        try:
+            if failure is not None:  # the old file may have its name again when power was lost
+                raise failure
+            with contextlib.suppress(UnavailableError):  # the store is being closed: the rest is freed at once
+                free_slowly(old.file, pace)
+        finally:
+            old.close()
 
     def _expire(self) -> None:
         with self._store.lock:
@@ -191,6 +202,7 @@ class Upkeep:
         tail.commit(sequence)
 
     def _wait(self, seconds: float) -> None:
+        self._sync_if_due()  # the thread that syncs may be the one that compacts
         if self._stopping.wait(seconds):
             raise UnavailableError(
                 f"{self._store.path} is being closed; its compaction was given up.",

@@ -34,11 +34,17 @@ class File(Protocol):
     def is_linked(self) -> bool:
         """Whether it still has a name, whichever. Quick, for no name is looked up."""
 
+    def is_forsaken(self) -> bool:
+        """Whether it has no name any more, and nobody but this object has it open or mapped: then nobody ever will."""
+
     def pread(self, count: int, offset: int) -> bytes:
         """At most `count` bytes; fewer only at the end of the file."""
 
     def pwritev(self, parts: Sequence[bytes | memoryview], offset: int) -> int:
         """Writes the parts one behind another and returns how many bytes it wrote, which may be fewer."""
+
+    def start_writeback(self, offset: int, count: int) -> None:
+        """Lets the disk begin with bytes that were written, and does not wait. Promises nothing and raises nothing."""
 
     def fdatasync(self) -> None:
         """When it returns, what was written, and the size, survive a loss of power."""
@@ -87,6 +93,7 @@ class OperatingSystemFile:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._is_mapped_unseen = False
 
     def size(self) -> int:
         """See File."""
@@ -101,6 +108,18 @@ class OperatingSystemFile:
         """See File."""
         return _snapshot.is_linked(self._descriptor)
 
+    def is_forsaken(self) -> bool:
+        """See File. The kernel knows: it grants a lease for writing only to a file's sole owner, whoever else there
+        may be, in this process too (`map`). Who may not have leases never is one."""
+        if self._is_mapped_unseen or self.is_linked():
+            return False
+        try:
+            fcntl.fcntl(self._descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            fcntl.fcntl(self._descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        except OSError:
+            return False
+        return True
+
     def pread(self, count: int, offset: int) -> bytes:
         """See File."""
         block = os.pread(self._descriptor, count, offset)
@@ -114,6 +133,10 @@ class OperatingSystemFile:
     def pwritev(self, parts: Sequence[bytes | memoryview], offset: int) -> int:
         """See File."""
         return os.pwritev(self._descriptor, parts[:IOVEC_MAX], offset)
+
+    def start_writeback(self, offset: int, count: int) -> None:
+        """See File."""
+        _snapshot.start_writeback(self._descriptor, offset, count)
 
     def fdatasync(self) -> None:
         """See File."""
@@ -156,14 +179,26 @@ class OperatingSystemFile:
 
     def map(self, count: int) -> NDArray[np.uint8]:
         """See File. Maps beyond the end, too: what is appended later appears there."""
-        mapping = _formats.map_file(self._descriptor, count)
+        descriptor = self._opened_again()
+        try:
+            mapping = _formats.map_file(descriptor, count)
+        finally:
+            os.close(descriptor)
         if isinstance(mapping, int):
             raise OSError(mapping, os.strerror(mapping))
         return mapping.view
 
+    def _opened_again(self) -> int:
+        """The same file by another descriptor: a mapping of that is seen by `is_forsaken`, one of ours is not."""
+        try:
+            return os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # nothing is mounted at /proc, say
+            self._is_mapped_unseen = True
+            return os.dup(self._descriptor)
+
     def close(self) -> None:
         """See File."""
-        with contextlib.suppress(OSError):  # a mapping would keep the lock alive beyond the descriptor's end
+        with contextlib.suppress(OSError):  # a mapping might keep the lock alive beyond the descriptor's end
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         os.close(self._descriptor)
 

@@ -138,6 +138,10 @@ class DiskFile:
         """See File."""
         return self._inode in self._disk.names.values()
 
+    def is_forsaken(self) -> bool:
+        """See File. What `map` gave is a copy."""
+        return not self.is_linked()
+
     def pread(self, count: int, offset: int) -> bytes:
         """See File."""
         self._disk.may_fail("pread")
@@ -158,6 +162,9 @@ class DiskFile:
     def _write(self, data: bytes, offset: int) -> None:
         self._disk.record(Operation("write", self._inode, offset, data))
         apply_write(self._content, offset, data)
+
+    def start_writeback(self, offset: int, count: int) -> None:
+        """See File. What was written and not synced may be on the disk in any case."""
 
     def fdatasync(self) -> None:
         """See File."""

@@ -1,4 +1,5 @@
 // magnitude_service.snapshot._snapshot. The only file here that knows Python; its signatures are in ../_snapshot.pyi.
+#include <fcntl.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
@@ -74,6 +75,13 @@ bool is_linked(int descriptor) {
     return status.st_nlink > 0;
 }
 
+// sync_file_range(2), where there is one, told to begin and not to wait: it takes note of no error then.
+void start_writeback(int descriptor, std::int64_t offset, std::int64_t bytes) {
+#ifdef SYNC_FILE_RANGE_WRITE
+    sync_file_range(descriptor, offset, bytes, SYNC_FILE_RANGE_WRITE);
+#endif
+}
+
 nb::bytes bytes_of(const std::string& text) { return nb::bytes(text.data(), text.size()); }
 
 // Attributes of record.Content, a tuple: name, data, nbytes, crc.
@@ -141,6 +149,8 @@ NB_MODULE(_snapshot, module) {
     module.def("crc32c", &crc32c, "data"_a, "crc"_a = 0);
     module.def("crc32c_implementations", &crc32c_implementations);
     module.def("is_linked", &is_linked, "descriptor"_a);
+    module.def("start_writeback", &start_writeback, "descriptor"_a, "offset"_a, "bytes"_a,
+               nb::call_guard<nb::gil_scoped_release>());
     module.def("encode_body", &encode_body, "header"_a, "contents"_a);
     module.def("segment_parts", &segment_parts, "header"_a, "body_parts"_a);
     module.def("crc32c_by", &crc32c_by, "name"_a, "data"_a, "crc"_a = 0);
