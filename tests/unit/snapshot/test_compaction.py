@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from pathlib import Path
 
@@ -147,6 +149,80 @@ def test_a_model_tail_waits_until_the_dead_may_be_freed_and_writes_nothing_meanw
         manager.maintain()
         assert taken - disk_bytes(manager.path) > 150 * KIB
         assert held.agent_state.tobytes() == bytes(100 * KIB)
+
+
+class Old(OperatingSystem):
+    """Keeps a descriptor of the file that is compacted, to see what becomes of it; it does not count as a holder."""
+
+    def open(self, path: Path, *, writable: bool, create: bool = False) -> OperatingSystemFile:
+        file = super().open(path, writable=writable, create=create)
+        if not create:
+            self.descriptor = os.dup(file._descriptor)
+        return file
+
+    def stored_bytes(self) -> int:
+        return os.fstat(self.descriptor).st_blocks * 512
+
+
+def test_the_old_file_is_given_back_piece_by_piece_where_nobody_holds_it(model: Path) -> None:
+    disk, sizes = Old(), []
+    with StateSnapshotManager(model, file_system=disk) as manager:
+        fill(manager)
+        wait = manager._upkeep._wait
+        manager._upkeep._wait = lambda seconds: (wait(seconds), sizes.append(disk.stored_bytes()))[0]  # type: ignore
+        manager.compact()
+        freed = [size for size in sizes if size < sizes[0]]
+        assert freed == sorted(freed, reverse=True)
+        assert len(set(freed)) >= 8, "2,400 KiB in pieces of 256"
+        assert disk.stored_bytes() == 0
+
+
+def test_the_old_file_stays_whole_where_a_version_of_it_is_held(model: Path) -> None:
+    disk = Old()
+    with StateSnapshotManager(model, file_system=disk) as manager:
+        expected = fill(manager)
+        before, saved = disk.stored_bytes(), manager.restore("s1")
+        manager.compact()
+        assert disk.stored_bytes() == before
+        assert saved.agent_state.tobytes() == expected["s1"]
+
+
+def test_the_old_file_stays_whole_where_the_new_name_may_not_last(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: OperatingSystem, path: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    disk = Old()
+    with StateSnapshotManager(model, file_system=disk) as manager:
+        fill(manager)
+        before = disk.stored_bytes()
+        monkeypatch.setattr(OperatingSystem, "sync_folder", refuse)
+        with pytest.raises(PreconditionError, match="synced"):
+            manager.compact()
+        assert disk.stored_bytes() == before
+        with pytest.raises(PreconditionError, match="takes no more saves"):
+            manager.save(header("s1"))
+
+
+def test_relaxed_saves_are_synced_while_the_thread_that_does_so_compacts(model: Path) -> None:
+    options = SnapshotOptions(
+        state_versions_kept=1,
+        state_compact_min_bytes=0,
+        state_compact_bytes_per_second=1 << 20,
+        state_sync_interval_seconds=0.01,
+    )
+    with StateSnapshotManager(model, options) as manager:
+        fill(manager)
+        thread = UpkeepThread(manager.maintain, 0.001)
+        thread.start()
+        while not new_path(manager.path).exists():
+            pass
+        tail = manager._store.writer()
+        manager.save(header("s1"), agent_state=b"", durability=Durability.RELAXED)
+        number = tail.last_sequence
+        while tail.durable_through < number:
+            assert new_path(manager.path).exists(), "the compaction was over before the save was durable"
+        manager.interrupt()
+        thread.stop()
 
 
 def test_maintenance_leaves_a_compaction_alone_that_somebody_asked_for(model: Path) -> None:
