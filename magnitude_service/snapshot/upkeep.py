@@ -25,6 +25,9 @@ INDEX_INTERVAL_SEGMENTS = 1024
 CATCH_UP_ROUNDS_MAX = 4
 """How often compaction copies what came meanwhile before it holds saves back for the rest."""
 
+FREEING_SECONDS_MAX = 10
+"""An old file is given back at the rate of copying, or faster where that would take longer: else files would grow
+faster than they are given back."""
 
 COMPACTION_RETRY_SECONDS = 60.0
 """After a compaction that failed (on a full disk, say) `maintain` begins no other for so long."""
@@ -188,7 +191,8 @@ class Upkeep:
             if failure is not None:  # the old file may have its name again when power was lost
                 raise failure
             with contextlib.suppress(UnavailableError):  # the store is being closed: the rest is freed at once
-                free_slowly(old.file, pace)
+                rate = max(store.options.state_compact_bytes_per_second, old.end // FREEING_SECONDS_MAX)
+                free_slowly(old.file, Pace(rate, self._wait))
         finally:
             old.close()
 
