@@ -105,7 +105,7 @@ class ServerSource:
 
     def export(self, session_id: str, version: int | None) -> Exported:
         """See Source."""
-        state = self._sessions.export(session_id, version, model=self._model)
+        state = self._sessions.export(session_id, version, model=self._model, checks_sha256=True)
         blobs = {AGENT_STATE: state.agent_state, KEY_VALUE: state.key_value}
         return Exported(state.header, {name: data for name, data in blobs.items() if data or name == AGENT_STATE})
 

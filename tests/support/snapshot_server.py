@@ -65,9 +65,11 @@ class FileServicer(snapshot_pb2_grpc.SnapshotServiceServicer):
             saved = self._saved(request.snapshot)
             agent_state = saved.agent_state.tobytes()
             yield snapshot_pb2.ExportStateResponse(header=saved.header)
-            for begin in range(0, len(agent_state), CHUNK_BYTES):
+            for begin in self._begins(len(agent_state)):
                 part = agent_state[begin : begin + CHUNK_BYTES]
                 crc = crc32c(part) ^ (self.breaks == "crc")
+                if self.breaks == "byte":
+                    part = part[:-1] + bytes([part[-1] ^ 1])
                 chunk = snapshot_pb2.StateChunk(offset_bytes=begin, content=part, crc32c=crc)
                 yield snapshot_pb2.ExportStateResponse(agent_state=chunk)
             if self.breaks != "end":
@@ -88,6 +90,17 @@ class FileServicer(snapshot_pb2_grpc.SnapshotServiceServicer):
             state.snapshot.session_id = header.session_id
             saved = self.manager.save(state, agent_state=agent_state, key_value=key_value or None)
             return snapshot_pb2.ImportStateResponse(snapshot=saved)
+
+    def _begins(self, size: int) -> list[int]:
+        """Where the chunks begin; some are lost, sent twice or in another order where a test wants that."""
+        begins = list(range(0, size, CHUNK_BYTES))
+        broken = {
+            "lost": begins[1:],
+            "last": begins[:-1],
+            "twice": begins[:1] + begins,
+            "order": begins[::-1],
+        }
+        return broken.get(self.breaks, begins)
 
     def _saved(self, reference: Any) -> SavedState:
         return self.manager.restore(reference.session_id, reference.version if reference.HasField("version") else None)

@@ -73,8 +73,10 @@ class Session:
         return self._client.sessions.delete(self.session_id, versions, model=self.model)
 
     def export_to(self, file: IO[bytes], version: int | None = None, *, with_pages: bool = True) -> None:
-        """Writes a version, whole, into a file."""
-        state = self._client.sessions.export(self.session_id, version, model=self.model, with_pages=with_pages)
+        """Writes a version, whole, into a file, when all its bytes have the SHA-256 that the server says."""
+        state = self._client.sessions.export(
+            self.session_id, version, model=self.model, with_pages=with_pages, checks_sha256=True
+        )
         header = state.header.SerializeToString()
         file.write(MAGIC + LENGTHS.pack(len(header), len(state.agent_state), len(state.key_value)))
         for part in (header, state.agent_state, state.key_value):

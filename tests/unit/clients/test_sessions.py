@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,13 +63,29 @@ def test_an_exported_state_of_any_size_is_imported_elsewhere(served: tuple[Clien
     assert client.sessions.import_state(state).version == 2, "without another name it keeps its own"
 
 
-@pytest.mark.parametrize("what", ["crc", "sha256", "size", "end"])
+@pytest.mark.parametrize("what", ["byte", "crc", "lost", "last", "twice", "order", "size", "end"])
 def test_an_export_that_arrives_damaged_is_an_error(served: tuple[Client, FileServicer], what: str) -> None:
     client, servicer = served
     servicer.manager.save(header("one"), agent_state=LARGE)
     servicer.breaks = what
     with pytest.raises(DataLoss, match="exported state is damaged"):
         client.sessions.export("one")
+
+
+def test_bytes_that_are_kept_in_a_file_have_the_sha256_that_the_server_says(
+    served: tuple[Client, FileServicer],
+) -> None:
+    client, servicer = served
+    servicer.manager.save(header("one"), agent_state=LARGE)
+    client.session("one").export_to(io.BytesIO())
+    servicer.breaks = "sha256"
+    assert client.sessions.export("one").agent_state == LARGE
+    for export in (
+        lambda: client.session("one").export_to(io.BytesIO()),
+        lambda: client.sessions.export("one", checks_sha256=True),
+    ):
+        with pytest.raises(DataLoss, match="SHA-256 of agent_state is wrong"):
+            export()
 
 
 def test_an_export_of_nothing_is_the_servers_error(served: tuple[Client, FileServicer]) -> None:
