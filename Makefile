@@ -100,13 +100,15 @@ QEMU_ARM64 ?= $(shell command -v qemu-aarch64 || command -v qemu-aarch64-static 
 SANITIZERS := -g1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 SANITIZED := build/sanitizers
 
-# Cross-compiled and emulated; a processor without products of bytes must be left to the plain kernels. Needs Debian's
-# g++-aarch64-linux-gnu and qemu-user.
+# Cross-compiled and emulated; a processor without products of byte matrices must be left to `neon`, one without products
+# of bytes to the plain kernels. Needs Debian's g++-aarch64-linux-gnu and qemu-user.
 check-arm64: $(VENV)/installed
 	$(NATIVE_TESTS) -B build/arm64 -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
 		-DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DCMAKE_EXE_LINKER_FLAGS=-static
 	$(BIN)/cmake --build build/arm64
-	$(QEMU_ARM64) build/arm64/compare_tables neon scalar
+	$(QEMU_ARM64) build/arm64/compare_tables neon_i8mm neon scalar
+	! $(QEMU_ARM64) -cpu neoverse-n1 build/arm64/compare_tables neon_i8mm
+	$(QEMU_ARM64) -cpu neoverse-n1 build/arm64/compare_tables
 	! $(QEMU_ARM64) -cpu cortex-a57 build/arm64/compare_tables neon
 	$(QEMU_ARM64) -cpu cortex-a57 build/arm64/compare_tables
 

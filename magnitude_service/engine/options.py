@@ -17,7 +17,7 @@ class EngineOptions(Options):
     cpu_isa: str = option(
         "",
         "Instruction set of the kernels; empty: the best that this machine runs, amx excepted, which was never timed.",
-        choices=("", "scalar", "avx2", "avx_vnni", "avx512", "amx", "neon"),
+        choices=("", "scalar", "avx2", "avx_vnni", "avx512", "amx", "neon", "neon_i8mm"),
     )
 
 

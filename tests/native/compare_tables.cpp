@@ -36,12 +36,12 @@ class HeapMemory final : public ComparisonMemory {
 // The number of entries that differ, or whose table fails its self-test.
 int compare(const Ops& table) {
   const SelfTestResult result = run_self_test(table, kScalarOps);
-  std::printf("%-8s %-20s %s\n", table.name, "self-test", description(result).c_str());
+  std::printf("%-9s %-20s %s\n", table.name, "self-test", description(result).c_str());
   int failures = result.verdict != SelfTestResult::Verdict::kPassed;
   HeapMemory memory;
   for (int i = 0; i < comparison_count(); ++i) {
     const bool holds = comparison_holds(i, table, kScalarOps, Extent::kThorough, memory);
-    std::printf("%-8s %-20s %s\n", table.name, comparison_name(i), holds ? "same bits" : "DIFFERS");
+    std::printf("%-9s %-20s %s\n", table.name, comparison_name(i), holds ? "same bits" : "DIFFERS");
     failures += !holds;
   }
   return failures;
@@ -55,7 +55,7 @@ int compare_tables(int count, char** names) {
   for (int i = 0; count == 0 && i < tables_count; ++i) failures += compare(*tables[i]);
   for (int i = 0; i < count; ++i) {
     const Ops* table = find_ops(names[i]);
-    if (!table) std::printf("%-8s is not offered by this machine\n", names[i]);
+    if (!table) std::printf("%-9s is not offered by this machine\n", names[i]);
     failures += table ? compare(*table) : 1;
   }
   std::printf("%d failures\n", failures);

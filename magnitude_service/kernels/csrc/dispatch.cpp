@@ -75,18 +75,33 @@ Features detect() {
 
 #elif defined(__aarch64__)
 
-// FEAT_DotProd: products of signed bytes, added in fours. Conversions of f16 belong to every ARM64 processor.
-bool has_dot_products() {
-#if defined(__linux__)
-  constexpr unsigned long dot_products = 1ul << 20;   // HWCAP_ASIMDDP
-  return (getauxval(AT_HWCAP) & dot_products) != 0;
-#elif defined(__APPLE__)
+// FEAT_DotProd: products of signed bytes, added in fours. FEAT_I8MM: of two by two rows of eight signed bytes. Conversions
+// of f16 belong to every ARM64 processor.
+struct Features {
+  bool dot_products = false;
+  bool byte_matrices = false;
+};
+
+#if defined(__APPLE__)
+bool has_feature(const char* name) {
   int present = 0;
   size_t bytes = sizeof present;
-  return sysctlbyname("hw.optional.arm.FEAT_DotProd", &present, &bytes, nullptr, 0) == 0 && present == 1;
-#else
-  return false;
+  return sysctlbyname(name, &present, &bytes, nullptr, 0) == 0 && present == 1;
+}
 #endif
+
+Features detect() {
+  Features features;
+#if defined(__linux__)
+  constexpr unsigned long dot_products = 1ul << 20;    // HWCAP_ASIMDDP
+  constexpr unsigned long byte_matrices = 1ul << 13;   // HWCAP2_I8MM
+  features.dot_products = (getauxval(AT_HWCAP) & dot_products) != 0;
+  features.byte_matrices = features.dot_products && (getauxval(AT_HWCAP2) & byte_matrices) != 0;
+#elif defined(__APPLE__)
+  features.dot_products = has_feature("hw.optional.arm.FEAT_DotProd");
+  features.byte_matrices = features.dot_products && has_feature("hw.optional.arm.FEAT_I8MM");
+#endif
+  return features;
 }
 
 #endif
@@ -105,7 +120,9 @@ int supported_ops(const Ops** tables, int count_max) {
   if (features.avx2) append(kAvx2Ops);
   if (features.amx) append(kAmxOps);   // behind those that are chosen without its name
 #elif defined(__aarch64__)
-  if (has_dot_products()) append(kNeonOps);
+  const Features features = detect();
+  if (features.byte_matrices) append(kNeonI8mmOps);
+  if (features.dot_products) append(kNeonOps);
 #endif
   append(kScalarOps);
   return count;

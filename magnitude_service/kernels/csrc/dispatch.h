@@ -16,6 +16,7 @@ extern const Ops kAvx512Ops;
 extern const Ops kAmxOps;
 #elif defined(__aarch64__)
 extern const Ops kNeonOps;
+extern const Ops kNeonI8mmOps;
 #endif
 
 constexpr int kTablesMax = 8;   // more than any machine offers

@@ -1,7 +1,10 @@
-// Integer products on NEON with sdot: the layout of activations and of unpacked weights, and the loop over them.
+// Integer products on NEON: the layout of activations and of unpacked weights, and the loop over them.
 //
 // sdot adds four products of signed bytes to each dword; one of its forms takes the same four bytes of a register for
 // all lanes, so that activations need no broadcast. Codes lose their offset, after which every type fits a signed byte.
+//
+// With FEAT_I8MM the panels of many tokens are multiplied by smmla, eight products for each dword: its two rows of eight
+// bytes are the planes of an activation on one side and two rows of weights on the other.
 #pragma once
 
 #include "blocks.h"
@@ -13,31 +16,21 @@ namespace {
 constexpr int kDirectTokens = 2;   // tokens up to which codes are multiplied as they are unpacked
 constexpr int kTileTokens = 2;     // tokens that share a load of weights: 16 integer sums, 4 + 8 codes and inputs of 32
 
-// 32 inputs: q = 256*high + low in two planes of signed bytes.
+// 32 inputs: q = 256*high + low in two planes of signed bytes. planes[g] holds inputs 8g…8g+7: high, then low.
 struct ActivationBlock {
-  int8_t high[kBlock];
-  int8_t low[kBlock];
+  int8_t planes[kBlock / 8][16];
   float scale;
   float scaled_sum;         // float(sum q) * scale
 };
 static_assert(sizeof(ActivationBlock) == 72, "the blocks of a row are adjacent");
 
-// 16 rows of 32 weights: codes[j] holds inputs 4j…4j+3 of each row as signed bytes, offset removed.
+// 16 rows of 32 weights as signed bytes, offset removed: codes[j] holds inputs 4j…4j+3 of each row, or where smmla takes
+// them codes[2g] inputs 8g…8g+7 of rows 0, 1; 4, 5; 8, 9; 12, 13 and codes[2g+1] those of the other rows.
 struct alignas(64) Panel {
   Words codes[8];
   Floats scale;
   Floats second;            // minimum as it is added, or the scale of the second half
 };
-
-// Integer sums of 16 rows, of each plane.
-struct Planes {
-  int32x4_t high[kVectors], low[kVectors];
-};
-
-MAGNITUDE_INLINE Planes no_products() {
-  const int32x4_t zero = vdupq_n_s32(0);
-  return {{zero, zero, zero, zero}, {zero, zero, zero, zero}};
-}
 
 template <int offset>
 MAGNITUDE_INLINE Words signed_codes(Words codes) {
@@ -48,25 +41,74 @@ MAGNITUDE_INLINE Words signed_codes(Words codes) {
   });
 }
 
-// Adds the products of inputs 4j…4j+3.
-template <int j>
-MAGNITUDE_INLINE void add_products(Words codes, const ActivationBlock& x, Planes* sums) {
-  const int8x16_t high = vld1q_s8(x.high + j / 4 * 16), low = vld1q_s8(x.low + j / 4 * 16);
-#pragma GCC unroll 4
-  for (int i = 0; i < kVectors; ++i) {
-    const int8x16_t rows = vreinterpretq_s8_u32(codes.part[i]);
-    sums->high[i] = vdotq_laneq_s32(sums->high[i], rows, high, j % 4);
-    sums->low[i] = vdotq_laneq_s32(sums->low[i], rows, low, j % 4);
-  }
-}
-
 MAGNITUDE_INLINE float32x4_t combined(int32x4_t high, int32x4_t low) {
   return vcvtq_f32_s32(vaddq_s32(vshlq_n_s32(high, 8), low));
 }
-MAGNITUDE_INLINE Floats combined(const Planes& sums) {
-  return {{combined(sums.high[0], sums.low[0]), combined(sums.high[1], sums.low[1]),
-           combined(sums.high[2], sums.low[2]), combined(sums.high[3], sums.low[3])}};
+
+// Integer sums of 16 rows, of each plane.
+struct Planes {
+  int32x4_t high[kVectors] = {}, low[kVectors] = {};
+
+  // Adds the products of inputs 4j…4j+3: of the first or the second four of planes[j / 2].
+  template <int second>
+  MAGNITUDE_INLINE void add_products(const Words& codes, int8x16_t inputs) {
+#pragma GCC unroll 4
+    for (int i = 0; i < kVectors; ++i) {
+      const int8x16_t rows = vreinterpretq_s8_u32(codes.part[i]);
+      high[i] = vdotq_laneq_s32(high[i], rows, inputs, second);
+      low[i] = vdotq_laneq_s32(low[i], rows, inputs, 2 + second);
+    }
+  }
+  MAGNITUDE_INLINE Floats values() const {
+    return {{combined(high[0], low[0]), combined(high[1], low[1]), combined(high[2], low[2]), combined(high[3], low[3])}};
+  }
+};
+
+#ifdef __ARM_FEATURE_MATMUL_INT8
+
+// Puts rows side by side in a panel: from two words of inputs of four rows to two rows of eight inputs, twice.
+MAGNITUDE_INLINE void arrange(Words codes[2]) {
+#pragma GCC unroll 4
+  for (int i = 0; i < kVectors; ++i) {
+    const uint32x4_t first = codes[0].part[i], second = codes[1].part[i];
+    codes[0].part[i] = vzip1q_u32(first, second);
+    codes[1].part[i] = vzip2q_u32(first, second);
+  }
 }
+
+// Integer sums of 16 rows as smmla adds them: the high plane's of two rows, then the low one's.
+struct PanelSums {
+  int32x4_t pairs[2][kVectors] = {};   // of rows 4i, 4i+1, and of rows 4i+2, 4i+3
+
+  // Adds the products of eight inputs.
+  MAGNITUDE_INLINE void add_products(const Words codes[2], int8x16_t inputs) {
+#pragma GCC unroll 2
+    for (int pair = 0; pair < 2; ++pair) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kVectors; ++i) {
+        pairs[pair][i] = vmmlaq_s32(pairs[pair][i], inputs, vreinterpretq_s8_u32(codes[pair].part[i]));
+      }
+    }
+  }
+  MAGNITUDE_INLINE float32x4_t values(int i) const {
+    const int64x2_t first = vreinterpretq_s64_s32(pairs[0][i]), second = vreinterpretq_s64_s32(pairs[1][i]);
+    return combined(vreinterpretq_s32_s64(vzip1q_s64(first, second)), vreinterpretq_s32_s64(vzip2q_s64(first, second)));
+  }
+  MAGNITUDE_INLINE Floats values() const { return {{values(0), values(1), values(2), values(3)}}; }
+};
+
+#else
+
+MAGNITUDE_INLINE void arrange(Words*) {}
+
+struct PanelSums : Planes {
+  MAGNITUDE_INLINE void add_products(const Words codes[2], int8x16_t inputs) {
+    Planes::add_products<0>(codes[0], inputs);
+    Planes::add_products<1>(codes[1], inputs);
+  }
+};
+
+#endif
 
 // Keeps what a type unpacks: for many tokens.
 template <class Type>
@@ -76,6 +118,7 @@ struct PanelSink {
   template <int b, int j>
   MAGNITUDE_INLINE void codes(Words words) {
     panels[b].codes[j] = signed_codes<Type::offset>(words);
+    if constexpr (j % 2 == 1) arrange(panels[b].codes + j - 1);
   }
   template <int b>
   MAGNITUDE_INLINE void finish(Floats scale, Floats second) {
@@ -107,9 +150,9 @@ struct DotSink {
     const Words codes = signed_codes<Type::offset>(words);
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
-      if constexpr (j % part_codes == 0) dots[t] = no_products();
-      add_products<j>(codes, block(t, b), &dots[t]);
-      if constexpr (j % part_codes == part_codes - 1) dot[j / part_codes][t] = combined(dots[t]);
+      if constexpr (j % part_codes == 0) dots[t] = {};
+      dots[t].template add_products<j % 2>(codes, vld1q_s8(block(t, b).planes[j / 2]));
+      if constexpr (j % part_codes == part_codes - 1) dot[j / part_codes][t] = dots[t].values();
     }
   }
   template <int b>
@@ -146,8 +189,7 @@ inline void quantize_block(const float* x, ActivationBlock* block) {
     sums = vaddq_s32(sums, vaddq_s32(a, b));
     // low is the signed low byte; high takes up its borrow.
     const int16x8_t q = vcombine_s16(vmovn_s32(a), vmovn_s32(b));
-    vst1_s8(block->low + i, vmovn_s16(q));
-    vst1_s8(block->high + i, vrshrn_n_s16(q, 8));
+    vst1q_s8(block->planes[i / 8], vcombine_s8(vrshrn_n_s16(q, 8), vmovn_s16(q)));
   }
   block->scale = finite ? amax / kActivationMax : __builtin_nanf("");
   block->scaled_sum = static_cast<float>(vaddvq_s32(sums)) * block->scale;
@@ -161,19 +203,20 @@ void quantize(const float* x, size_t x_stride, int M, int K, uint8_t* xq) {
   }
 }
 
-// sum (u - o) * q over codes [j, end) for 16 rows.
-template <int j, int end>
-MAGNITUDE_INLINE void add_all_products(const Words* codes, const ActivationBlock& x, Planes* sums) {
-  if constexpr (j < end) {
-    add_products<j>(codes[j], x, sums);
-    add_all_products<j + 1, end>(codes, x, sums);
+// Adds the products of inputs [first, first + count) of a block to the sums of T tokens.
+template <int T, int first, int count>
+MAGNITUDE_INLINE void accumulate_part(const Panel& panel, const Floats& scale, const ActivationBlock* const* x,
+                                      Floats* sums) {
+  PanelSums dots[T];
+#pragma GCC unroll 4
+  for (int g = first / 8; g < (first + count) / 8; ++g) {
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) dots[t].add_products(panel.codes + 2 * g, vld1q_s8(x[t]->planes[g]));
   }
-}
-template <int first, int count>
-MAGNITUDE_INLINE Floats block_dot(const Words* codes, const ActivationBlock& x) {
-  Planes sums = no_products();
-  add_all_products<first, first + count>(codes, x, &sums);
-  return combined(sums);
+#pragma GCC unroll 8
+  for (int t = 0; t < T; ++t) {
+    sums[t] = add(sums[t], multiply(dots[t].values(), multiply(scale, broadcast(x[t]->scale))));
+  }
 }
 
 // Adds `count` blocks of 16 rows to the sums of T tokens, whose activations lie x_bytes apart.
@@ -181,18 +224,18 @@ template <class Type, int T>
 inline void accumulate(const Panel* panels, int count, const uint8_t* xq, size_t x_bytes, Floats* sums) {
   for (int b = 0; b < count; ++b) {
     const Panel& panel = panels[b];
+    const ActivationBlock* x[T];
 #pragma GCC unroll 8
-    for (int t = 0; t < T; ++t) {
-      const ActivationBlock& x = reinterpret_cast<const ActivationBlock*>(xq + t * x_bytes)[b];
-      const Floats x_scale = broadcast(x.scale);
-      if constexpr (Type::has_halves) {
-        const Floats first_dot = block_dot<0, 4>(panel.codes, x), second_dot = block_dot<4, 4>(panel.codes, x);
-        sums[t] = add(sums[t], multiply(first_dot, multiply(panel.scale, x_scale)));
-        sums[t] = add(sums[t], multiply(second_dot, multiply(panel.second, x_scale)));
-      } else {
-        sums[t] = add(sums[t], multiply(block_dot<0, 8>(panel.codes, x), multiply(panel.scale, x_scale)));
-      }
-      if constexpr (Type::has_minimum) sums[t] = add(sums[t], multiply(panel.second, broadcast(x.scaled_sum)));
+    for (int t = 0; t < T; ++t) x[t] = reinterpret_cast<const ActivationBlock*>(xq + t * x_bytes) + b;
+    if constexpr (Type::has_halves) {
+      accumulate_part<T, 0, 16>(panel, panel.scale, x, sums);
+      accumulate_part<T, 16, 16>(panel, panel.second, x, sums);
+    } else {
+      accumulate_part<T, 0, 32>(panel, panel.scale, x, sums);
+    }
+#pragma GCC unroll 8
+    for (int t = 0; Type::has_minimum && t < T; ++t) {
+      sums[t] = add(sums[t], multiply(panel.second, broadcast(x[t]->scaled_sum)));
     }
   }
 }

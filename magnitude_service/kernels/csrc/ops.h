@@ -84,7 +84,7 @@ struct AttentionArgs {
 };
 
 struct Ops {
-  const char* name;               // "scalar", "avx2", "avx_vnni", "avx512", "amx", "neon"
+  const char* name;               // "scalar", "avx2", "avx_vnni", "avx512", "amx", "neon", "neon_i8mm"
   bool by_name_only;              // never the automatic choice: not known to be faster than one that is
 
   // Rows of activations to 16-bit integers: per 32 inputs amax = max|x|, dx = amax / 32512, q = x * (32512 / amax)

@@ -14,13 +14,15 @@ set(KERNELS_AVX_VNNI_FLAGS -mavxvnni ${KERNELS_AVX2_FLAGS})
 set(KERNELS_AVX512_FLAGS -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mamx-tile -mamx-int8 -mfma -mf16c
     -mbmi2 ${KERNELS_VECTOR_FLAGS})   # no compiler uses tiles on its own
 set(KERNELS_NEON_FLAGS -march=armv8.2-a+dotprod ${KERNELS_VECTOR_FLAGS})
+set(KERNELS_NEON_I8MM_FLAGS -march=armv8.2-a+dotprod+i8mm ${KERNELS_VECTOR_FLAGS})
 
 set(KERNELS_X86_SOURCES ${KERNELS_DIR}/avx2.cpp ${KERNELS_DIR}/avx_vnni.cpp ${KERNELS_DIR}/avx512.cpp)
-set(KERNELS_ARM_SOURCES ${KERNELS_DIR}/neon.cpp)
+set(KERNELS_ARM_SOURCES ${KERNELS_DIR}/neon.cpp ${KERNELS_DIR}/neon_i8mm.cpp)
 set_source_files_properties(${KERNELS_DIR}/avx2.cpp PROPERTIES COMPILE_OPTIONS "${KERNELS_AVX2_FLAGS}")
 set_source_files_properties(${KERNELS_DIR}/avx_vnni.cpp PROPERTIES COMPILE_OPTIONS "${KERNELS_AVX_VNNI_FLAGS}")
 set_source_files_properties(${KERNELS_DIR}/avx512.cpp PROPERTIES COMPILE_OPTIONS "${KERNELS_AVX512_FLAGS}")
 set_source_files_properties(${KERNELS_DIR}/neon.cpp PROPERTIES COMPILE_OPTIONS "${KERNELS_NEON_FLAGS}")
+set_source_files_properties(${KERNELS_DIR}/neon_i8mm.cpp PROPERTIES COMPILE_OPTIONS "${KERNELS_NEON_I8MM_FLAGS}")
 
 set(KERNELS_TABLE_SOURCES ${KERNELS_DIR}/scalar.cpp ${KERNELS_DIR}/dispatch.cpp ${KERNELS_DIR}/selection.cpp
     ${KERNELS_DIR}/self_test.cpp ${KERNELS_DIR}/table_comparison.cpp)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -146,6 +148,23 @@ def test_scratch_is_known_before_the_executor_is_built() -> None:
         native = executor(threads=threads, rows_max=rows_max)
         promised = scratch_bytes(native.program, native.options)
         assert native.workspace_bytes <= promised <= 1.5 * native.workspace_bytes + (1 << 20)
+
+
+def anonymous_bytes() -> int:
+    return int(re.search(r"RssAnon:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) << 10  # type: ignore[index]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_scratch_is_no_memory_before_a_thread_that_computes_writes_it() -> None:
+    """So that it lies where the system puts what that thread touches first, and large batches that never come cost
+    nothing."""
+    before = anonymous_bytes()
+    native = executor(rows_max=1 << 17)
+    scratch = native.workspace_bytes
+    assert scratch > 256 << 20
+    assert anonymous_bytes() - before < scratch // 16
+    native.logits(step_plan(Part(prompt(60, seed=5), 0, page_table(60, first=0))))
+    assert anonymous_bytes() - before < scratch // 16
 
 
 def test_only_the_rows_asked_for_get_logits() -> None:

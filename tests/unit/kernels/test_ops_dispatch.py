@@ -13,7 +13,7 @@ from magnitude_service.engine.options import EngineOptions, equal_instruction_se
 from magnitude_service.errors import ConfigurationError
 from magnitude_service.kernels import _kernels, reference, select_instruction_set, supported_instruction_sets
 
-NAMES = ("avx512", "avx_vnni", "avx2", "amx", "neon", "scalar")
+NAMES = ("avx512", "avx_vnni", "avx2", "amx", "neon_i8mm", "neon", "scalar")
 """Best first, then what only its name chooses, then the plain one."""
 
 
@@ -52,7 +52,7 @@ def test_every_table_that_the_processor_and_the_system_offer_is_found():
     if "avx512" in wanted and {"amx_tile", "amx_int8"} <= flags:
         wanted.append("amx")
     if "asimddp" in flags:
-        wanted.append("neon")
+        wanted += [*(["neon_i8mm"] if "i8mm" in flags else []), "neon"]
     assert supported_instruction_sets() == [*wanted, "scalar"]
 
 
