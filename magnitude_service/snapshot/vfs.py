@@ -116,7 +116,7 @@ class OperatingSystemFile:
         try:
             fcntl.fcntl(self._descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
             fcntl.fcntl(self._descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-        except OSError:
+        except (OSError, AttributeError):  # only Linux has leases
             return False
         return True
 
