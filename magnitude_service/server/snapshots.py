@@ -158,7 +158,8 @@ class SnapshotServicer(snapshot_pb2_grpc.SnapshotServiceServicer):
             saved = await self._storage.run(self._saved, model, name, version)
             content = saved.key_value if with_pages else None
             header = state_streams.header_of(saved, content is not None)
-            async for part in state_streams.parts(self._storage, header, saved.agent_state, content):
+            known = saved.piece_checksums
+            async for part in state_streams.parts(self._storage, header, saved.agent_state, content, known):
                 yield part
             return
         name = convert.checked_session_id(request.live_session_id, "live_session_id")

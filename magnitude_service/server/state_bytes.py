@@ -27,10 +27,11 @@ def get_response(snapshot: snapshot_pb2.Snapshot, agent_state: NDArray[np.uint8]
     return b"".join((front, tag(number, DELIMITED), varint(agent_state.nbytes), agent_state.data))
 
 
-def export_response(number: int, offset: int, content: NDArray[np.uint8]) -> bytes:
-    """An ExportStateResponse whose field `number` is a StateChunk: some bytes with their place and CRC-32C."""
+def export_response(number: int, offset: int, content: NDArray[np.uint8], crc: int | None = None) -> bytes:
+    """An ExportStateResponse whose field `number` is a StateChunk: some bytes with their place and CRC-32C, which is
+    computed where it is not known."""
     chunk = snapshot_pb2.StateChunk
-    crc = google_crc32c.value(content)  # it takes no memoryview
+    crc = google_crc32c.value(content) if crc is None else crc  # it takes no memoryview
     front = tag(chunk.OFFSET_BYTES_FIELD_NUMBER, VARINT) + varint(offset) if offset else b""
     front += tag(chunk.CONTENT_FIELD_NUMBER, DELIMITED) + varint(content.nbytes)
     end = tag(chunk.CRC32C_FIELD_NUMBER, FIXED32) + crc.to_bytes(4, "little") if crc else b""

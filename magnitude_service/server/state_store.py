@@ -42,6 +42,8 @@ class SavedState(Protocol):
     def parts(self) -> Mapping[str, Any]: ...
     @property
     def key_value(self) -> NDArray[np.uint8] | None: ...
+    @property
+    def piece_checksums(self) -> Mapping[str, Sequence[int]]: ...  # CRC-32C of each mebibyte, of both of these
 
 
 class Page(Protocol):

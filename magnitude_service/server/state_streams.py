@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -47,8 +47,9 @@ async def parts(
     header: snapshot_pb2.StateHeader,
     agent_state: NDArray[np.uint8],
     key_value: NDArray[np.uint8] | None,
+    checksums: Mapping[str, Sequence[int]],
 ) -> AsyncIterator[snapshot_pb2.ExportStateResponse | bytes]:
-    """All messages of a state; a reader that is slow holds up nobody else."""
+    """All messages of a state; a reader that is slow holds up nobody else. `checksums`: of chunks, where known."""
     yield snapshot_pb2.ExportStateResponse(header=header)
     end = snapshot_pb2.StateEnd()
     known = header.snapshot.agent_state_sha256 if agent_state.nbytes == header.snapshot.agent_state_bytes else b""
@@ -57,7 +58,7 @@ async def parts(
         ("key_value", NOTHING if key_value is None else key_value, b""),
     ):
         digest = None if sha256 else hashlib.sha256()
-        async for message in chunks(workers, FIELDS[name].number, content, digest):
+        async for message in chunks(workers, FIELDS[name].number, content, digest, checksums.get(name)):
             yield message
         setattr(end, f"{name}_bytes", content.nbytes)
         setattr(end, f"{name}_sha256", digest.digest() if digest else sha256)
@@ -65,13 +66,18 @@ async def parts(
 
 
 async def chunks(
-    workers: TextWorkers, number: int, content: NDArray[np.uint8], digest: hashlib._Hash | None
+    workers: TextWorkers,
+    number: int,
+    content: NDArray[np.uint8],
+    digest: hashlib._Hash | None,
+    checksums: Sequence[int] | None = None,
 ) -> AsyncIterator[bytes]:
     """Messages with all bytes of a content, some made while those before are on their way; adds them to the digest."""
 
     if digest is None:
         for at in range(0, content.nbytes, limits.CHUNK_BYTES_MAX):
-            yield export_response(number, at, content[at : at + limits.CHUNK_BYTES_MAX])
+            crc = None if checksums is None else checksums[at // limits.CHUNK_BYTES_MAX]
+            yield export_response(number, at, content[at : at + limits.CHUNK_BYTES_MAX], crc)
         return
 
     def start(begin: int) -> asyncio.Task[list[bytes]]:
@@ -108,7 +114,7 @@ async def live_parts(
     """
     async with sessions.live_export(model):
         copy = await live_copy(sessions, workers, model, session_id, with_pages)
-        async for part in parts(workers, copy.header, copy.agent_state, copy.key_value):
+        async for part in parts(workers, copy.header, copy.agent_state, copy.key_value, {}):
             yield part
 
 

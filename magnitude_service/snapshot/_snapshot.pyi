@@ -9,6 +9,10 @@ def crc32c(data: bytes | bytearray | memoryview | NDArray[Any], crc: int = 0) ->
     """The CRC-32C of `data`, or of what `crc` is of with `data` behind it. Long data is read without the interpreter
     lock."""
 
+def crc32c_of_pieces(data: bytes | memoryview | NDArray[Any], piece_bytes: int) -> tuple[int, list[int]]:
+    """The CRC-32C of `data`, and of each stretch of `piece_bytes` of it. Everything is read once, without the
+    interpreter lock."""
+
 def crc32c_implementations() -> list[str]:
     """Those that this machine can run, best first; `crc32c` takes the first."""
 

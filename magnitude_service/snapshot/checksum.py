@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from magnitude_service.snapshot._snapshot import crc32c
+from magnitude_service.snapshot._snapshot import crc32c, crc32c_of_pieces
 
-__all__ = ["Buffer", "byte_view", "crc32c", "memory"]
+__all__ = ["Buffer", "byte_view", "crc32c", "crc32c_of_pieces", "memory"]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview | NDArray[Any]
 """Whatever has bytes in a row."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from magnitude.v1 import snapshot_pb2, state_pb2
 from magnitude_service.errors import IntegrityError
-from magnitude_service.snapshot.checksum import crc32c
+from magnitude_service.snapshot.checksum import crc32c, crc32c_of_pieces
 from magnitude_service.snapshot.record import HEADER_BYTES, SegmentHeader, parse_envelope, parse_header
 from magnitude_service.snapshot.storage_errors import corrupt, storage_errors
 from magnitude_service.snapshot.table import Entry
@@ -20,6 +20,9 @@ from magnitude_service.snapshot.vfs import File
 AGENT_STATE = "agent_state"
 KEY_VALUE = "key_value"
 PART_PREFIX = "agent/"
+
+PIECE_BYTES = 1 << 20
+"""A version also tells the CRC of each such piece: who sends it in chunks need not compute it again."""
 
 MAP_AHEAD_BYTES = 1 << 30
 """How far beyond the end a file is mapped, so that what is appended soon needs no other mapping."""
@@ -42,7 +45,16 @@ class SavedState:
     is deleted or compacted meanwhile.
     """
 
-    __slots__ = ("__weakref__", "_entry", "_envelope", "_header", "blobs", "checksums", "passed_over")
+    __slots__ = (
+        "__weakref__",
+        "_entry",
+        "_envelope",
+        "_header",
+        "blobs",
+        "checksums",
+        "passed_over",
+        "piece_checksums",
+    )
 
     def __init__(
         self,
@@ -55,6 +67,7 @@ class SavedState:
         """`checksums`: CRC-32C of each blob. `passed_over`: newer versions that are damaged."""
         self._entry, self._envelope, self.blobs, self.checksums = entry, envelope, blobs, checksums
         self.passed_over = passed_over
+        self.piece_checksums: dict[str, list[int]] = {}  # of each mebibyte of a blob, once it is checked
         self._header: snapshot_pb2.StateHeader | None = None
 
     @property
@@ -131,7 +144,8 @@ class StateReader:
     def problem_of(self, entry: Entry, saved: SavedState) -> IntegrityError | None:
         """Why a version cannot be trusted: some byte of a blob is not what was saved. Needs no lock."""
         for name, data in saved.blobs.items():
-            if crc32c(data) != saved.checksums[name]:
+            crc, saved.piece_checksums[name] = crc32c_of_pieces(data, PIECE_BYTES)
+            if crc != saved.checksums[name]:
                 return self._corrupt(entry, f"the checksum of {name} is wrong")
         return None
 

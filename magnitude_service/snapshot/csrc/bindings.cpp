@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,6 +50,24 @@ std::uint32_t extended(AdvanceCrc32c advance, const nb::handle& data, std::uint3
 
 std::uint32_t crc32c(const nb::handle& data, std::uint32_t crc) {
     return extended(best_crc32c(), data, crc);
+}
+
+nb::tuple crc32c_of_pieces(const nb::handle& data, std::size_t piece_bytes) {
+    if (piece_bytes == 0) throw nb::value_error("a piece has a byte or more");
+    const AdvanceCrc32c advance = best_crc32c();
+    const Buffer buffer(data);
+    const auto bytes = static_cast<std::size_t>(buffer.bytes());
+    std::vector<std::uint32_t> pieces;
+    std::uint32_t whole = 0;
+    {
+        nb::gil_scoped_release release;
+        for (std::size_t begin = 0; begin < bytes; begin += piece_bytes) {
+            const std::size_t count = std::min(piece_bytes, bytes - begin);
+            pieces.push_back(~advance(~std::uint32_t{0}, buffer.data() + begin, count));
+            whole = joined_crc32c(whole, pieces.back(), count);
+        }
+    }
+    return nb::make_tuple(whole, pieces);
 }
 
 nb::list crc32c_implementations() {
@@ -147,6 +166,7 @@ nb::list segment_parts(const nb::tuple& header, const nb::tuple& body_parts) {
 NB_MODULE(_snapshot, module) {
     using namespace magnitude::snapshot;
     module.def("crc32c", &crc32c, "data"_a, "crc"_a = 0);
+    module.def("crc32c_of_pieces", &crc32c_of_pieces, "data"_a, "piece_bytes"_a);
     module.def("crc32c_implementations", &crc32c_implementations);
     module.def("is_linked", &is_linked, "descriptor"_a);
     module.def("start_writeback", &start_writeback, "descriptor"_a, "offset"_a, "bytes"_a,

@@ -32,6 +32,16 @@ constexpr Tables make_tables() {
 
 constexpr Tables TABLES = make_tables();
 
+// The product of two polynomials modulo P, reflected: bit 31 is 1, bit 0 is x^31.
+std::uint32_t product(std::uint32_t a, std::uint32_t b) {
+    std::uint32_t sum = 0;
+    for (std::uint32_t bit = 0x80000000; bit != 0; bit >>= 1) {
+        if (a & bit) sum ^= b;
+        b = b >> 1 ^ (b & 1 ? CRC32C_POLYNOMIAL : 0);
+    }
+    return sum;
+}
+
 #if defined(__x86_64__)
 
 constexpr std::uint64_t ZMM_STATE = 0xE6;  // XCR0: xmm, ymm, mask registers, zmm
@@ -74,6 +84,14 @@ bool has_crc() {
 #endif
 
 }  // namespace
+
+// Behind `bytes` more the first message is worth x^(8 bytes) times as much, which squaring finds; all inversions at begin
+// and end cancel.
+std::uint32_t joined_crc32c(std::uint32_t first, std::uint32_t second, std::size_t bytes) {
+    for (std::uint32_t power = 0x00800000; bytes != 0; bytes >>= 1, power = product(power, power))  // x^8
+        if (bytes & 1) first = product(first, power);
+    return first ^ second;
+}
 
 std::uint32_t advance_table(std::uint32_t crc, const std::uint8_t* data, std::size_t bytes) {
     for (; bytes >= 8; data += 8, bytes -= 8) {

@@ -26,6 +26,9 @@ std::uint32_t advance_avx512(std::uint32_t crc_register, const std::uint8_t* dat
 std::uint32_t advance_arm(std::uint32_t crc_register, const std::uint8_t* data, std::size_t bytes);
 #endif
 
+// The CRC of one message and `bytes` more, whose own CRC is `second`.
+std::uint32_t joined_crc32c(std::uint32_t first, std::uint32_t second, std::size_t bytes);
+
 // Those that this machine can run, best first; returns how many they are, at most IMPLEMENTATIONS_MAX.
 constexpr int IMPLEMENTATIONS_MAX = 3;
 int supported_crc32c(Crc32c* implementations);

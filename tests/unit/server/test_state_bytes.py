@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from pathlib import Path
 
 import google_crc32c
 import numpy as np
@@ -16,6 +17,8 @@ from magnitude_service.server import limits, state_streams
 from magnitude_service.server.state_bytes import export_response, get_response
 from magnitude_service.server.text_workers import TextWorkers
 from magnitude_service.server.wire import serializer
+from magnitude_service.snapshot import StateSnapshotManager
+from tests.support import gguf_bytes
 
 CHUNK_BYTES = 1000
 
@@ -65,7 +68,9 @@ def test_a_state_arrives_whole_and_in_order_with_its_hash(
     async def sent() -> list[snapshot_pb2.ExportStateResponse]:
         workers = TextWorkers(2)
         encode = serializer(snapshot_pb2.ExportStateResponse.SerializeToString)
-        found = [encode(each) async for each in state_streams.parts(workers, header, bytes_of(state), bytes_of(pages))]
+        found = [
+            encode(each) async for each in state_streams.parts(workers, header, bytes_of(state), bytes_of(pages), {})
+        ]
         workers.close()
         return [snapshot_pb2.ExportStateResponse.FromString(each) for each in found]
 
@@ -77,6 +82,24 @@ def test_a_state_arrives_whole_and_in_order_with_its_hash(
         assert [each.offset_bytes for each in mine] == list(range(0, len(content), CHUNK_BYTES))
         assert getattr(last.end, f"{name}_bytes") == len(content)
         assert getattr(last.end, f"{name}_sha256") == hashlib.sha256(content).digest()
+
+
+def test_the_checksums_of_a_saved_versions_pieces_are_those_of_its_chunks(tmp_path: Path) -> None:
+    state = np.random.default_rng(5).bytes(2 * limits.CHUNK_BYTES_MAX + 77)
+    with StateSnapshotManager(gguf_bytes.write_model(tmp_path / "M.gguf")) as manager:
+        header = snapshot_pb2.StateHeader(snapshot=snapshot_pb2.Snapshot(session_id="s"))
+        header.snapshot.agent_state_sha256 = hashlib.sha256(state).digest()
+        manager.save(header, agent_state=state)
+        saved = manager.restore("s")
+
+    async def chunks() -> list[snapshot_pb2.StateChunk]:
+        sent = state_streams.parts(TextWorkers(1), saved.header, saved.agent_state, None, saved.piece_checksums)
+        parsed = [snapshot_pb2.ExportStateResponse.FromString(each) async for each in sent if isinstance(each, bytes)]
+        return [each.agent_state for each in parsed]
+
+    found = asyncio.run(chunks())
+    assert len(found) == len(saved.piece_checksums["agent_state"]) == 3
+    assert [google_crc32c.value(each.content) for each in found] == [each.crc32c for each in found]
 
 
 def test_a_reader_that_goes_away_leaves_no_task_behind() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from magnitude_service.snapshot._snapshot import crc32c_by, crc32c_implementations
-from magnitude_service.snapshot.checksum import Buffer, byte_view, crc32c, memory
+from magnitude_service.snapshot.checksum import Buffer, byte_view, crc32c, crc32c_of_pieces, memory
 
 VECTORS = {  # RFC 3720, B.4, and the usual check value
     b"123456789": 0xE3069283,
@@ -48,6 +48,14 @@ def test_every_kind_of_memory_has_the_same_checksum(make: type) -> None:
 def test_slices_continue_each_other() -> None:
     data = np.random.default_rng(1).bytes((1 << 20) + 17)
     assert crc32c(memoryview(data)) == crc32c(data[99:], crc32c(data[:99]))
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 99, 1000, 1001, 65_537])
+@pytest.mark.parametrize("piece_bytes", [1, 7, 1000, 1 << 20])
+def test_the_checksums_of_pieces_and_of_all_are_found_at_once(nbytes: int, piece_bytes: int) -> None:
+    data = np.random.default_rng(nbytes).bytes(nbytes)
+    pieces = [data[begin : begin + piece_bytes] for begin in range(0, nbytes, piece_bytes)]
+    assert crc32c_of_pieces(data, piece_bytes) == (crc32c(data), [crc32c(piece) for piece in pieces])
 
 
 def test_the_best_implementation_of_this_machine_comes_first_and_the_portable_one_last() -> None:
