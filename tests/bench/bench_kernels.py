@@ -1,20 +1,28 @@
-"""Speed of single kernels on one thread: `make bench-kernels`, or with names of tables and types as arguments.
+"""Speed of single kernels: `make bench-kernels`, or with tables, types and counts of threads as arguments.
 
-For one token a matmul reads weights as fast as memory gives them, so its GB/s stand beside a plain read loop over as
-many bytes, measured in turn with it. For many tokens it computes; GMAC/s count one multiplication of a weight by an
-activation. Each figure is the best of several runs: other work on the machine only ever makes a run slower.
+For one token a matmul reads weights as fast as memory gives them, so its GB/s stand beside a plain read loop over the
+same mapped file on the same threads, measured in turn with it. For many tokens it computes; GMAC/s count one
+multiplication of a weight by an activation. Threads are a pool's and take chunks of rows as in a step. Each figure is
+the best of several runs: other work on the machine only ever makes a run slower.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
+from magnitude_service.config import cache_folder
 from magnitude_service.engine.cache_rows import CacheType, RowShape
+from magnitude_service.formats import _formats
 from magnitude_service.kernels import _kernels
 
 TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "F32", "F16", "BF16")
@@ -25,6 +33,14 @@ SHAPES = ((1536, 1536), (1536, 8960))  # (N, K): of Qwen2.5-Coder-1.5B
 ROUNDS = 4
 
 
+@dataclass(slots=True)
+class Rates:
+    """GB/s of weights: of the plain read, and multiplied by few tokens."""
+
+    read: float = 0.0
+    by_tokens: dict[int, float] = field(default_factory=lambda: dict.fromkeys(FEW_TOKENS, 0.0))
+
+
 def random_weights(name: str, rows: int, columns: int) -> np.ndarray:
     """Bytes of any content but of ordinary scales: 0x2a2a and 0x3535 are small numbers in f16, bf16 and f32."""
     elements, size = GGML_QUANT_SIZES[GGMLQuantizationType[name]]
@@ -32,27 +48,47 @@ def random_weights(name: str, rows: int, columns: int) -> np.ndarray:
     return rng.choice(np.array([0x2A, 0x35], np.uint8), (rows, columns // elements * size))
 
 
-def multiply_seconds(table: str, name: str, weights: np.ndarray, tokens: int, columns: int, repeats: int) -> float:
+@contextmanager
+def mapped(weights: np.ndarray) -> Iterator[np.ndarray]:
+    """The same rows as bytes of a file, mapped as a model's file is."""
+    with tempfile.TemporaryDirectory(dir=cache_folder("")) as folder:
+        path = Path(folder) / "weights"
+        weights.tofile(path)
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # so that it is read in large pages
+            mapping = _formats.map_file(file.fileno(), weights.nbytes)
+        assert isinstance(mapping, _formats.Mapping), os.strerror(mapping)
+        mapping.populate()
+        yield mapping.view.reshape(weights.shape)
+
+
+def multiply_seconds(
+    table: str, name: str, weights: np.ndarray, tokens: int, columns: int, *, pool: object, repeats: int = 1
+) -> float:
     x = np.random.default_rng(2).standard_normal((tokens, columns)).astype(np.float32)
     y = np.empty((tokens, len(weights)), np.float32)
     activations = _kernels.ops.Activations(table, x)
     tensor_type = int(GGMLQuantizationType[name])
-    return float(_kernels.ops.matmul(activations, tensor_type, weights, y, n_end=len(weights), repeats=repeats))
+    rows = len(weights)
+    return float(_kernels.ops.matmul(activations, tensor_type, weights, y, n_end=rows, repeats=repeats, pool=pool))
 
 
-def stream_rates(table: str, name: str, columns: int) -> tuple[dict[int, float], float]:
-    """GB/s by tokens, and of the plain read, over weights that no cache holds."""
+def stream_rates(tables: list[str], name: str, columns: int, pools: dict[int, object]) -> dict[tuple[str, int], Rates]:
+    """GB/s by table and threads, over weights that no cache holds."""
     elements, size = GGML_QUANT_SIZES[GGMLQuantizationType[name]]
     rows = STREAM_BYTES // (columns // elements * size) // 16 * 16
-    weights = random_weights(name, rows, columns)
-    flat = weights.reshape(-1)
-    read, rates = 0.0, dict.fromkeys(FEW_TOKENS, 0.0)
-    for _ in range(ROUNDS):
-        read = max(read, flat.nbytes / _kernels.ops.read_seconds(flat) / 1e9)
-        for tokens in FEW_TOKENS:
-            seconds = multiply_seconds(table, name, weights, tokens, columns, repeats=1)
-            rates[tokens] = max(rates[tokens], weights.nbytes / seconds / 1e9)
-    return rates, read
+    found = {(table, threads): Rates() for threads in pools for table in tables}
+    with mapped(random_weights(name, rows, columns)) as weights:
+        flat = weights.reshape(-1)
+        for _ in range(ROUNDS):
+            for (table, threads), rates in found.items():
+                pool = pools[threads]
+                rates.read = max(rates.read, flat.nbytes / _kernels.ops.read_seconds(flat, pool) / 1e9)
+                for tokens in FEW_TOKENS:
+                    seconds = multiply_seconds(table, name, weights, tokens, columns, pool=pool)
+                    rates.by_tokens[tokens] = max(rates.by_tokens[tokens], flat.nbytes / seconds / 1e9)
+    return found
 
 
 def best_seconds(run: Callable[[], object], rounds: int = 30) -> float:
@@ -64,18 +100,22 @@ def best_seconds(run: Callable[[], object], rounds: int = 30) -> float:
     return best
 
 
-def report_matmul(tables: list[str], names: list[str]) -> None:
-    print("| type | table | read | " + " | ".join(f"M={tokens}" for tokens in FEW_TOKENS) + " | M=1 / read |", end="")
+def report_matmul(tables: list[str], names: list[str], threads: list[int]) -> None:
+    pools = {count: _kernels.ops.Pool(count) for count in threads}
+    print(
+        "| type | table | threads | read | " + " | ".join(f"M={tokens}" for tokens in FEW_TOKENS), end=" | M=1 / read |"
+    )
     print("".join(f" M={tokens}, K={columns} |" for tokens in MANY_TOKENS for _, columns in SHAPES))
-    print("|---|---|---|" + "---|" * (len(FEW_TOKENS) + 1 + len(MANY_TOKENS) * len(SHAPES)))
+    print("|---|---|---|---|" + "---|" * (len(FEW_TOKENS) + 1 + len(MANY_TOKENS) * len(SHAPES)))
     for name in names:
-        for table in tables:
-            rates, read = stream_rates(table, name, SHAPES[0][1])
-            cells = [name, table, f"{read:.1f}", *(f"{rate:.1f}" for rate in rates.values()), f"{rates[1] / read:.0%}"]
+        for (table, count), rates in stream_rates(tables, name, SHAPES[0][1], pools).items():
+            cells = [name, table, str(count), f"{rates.read:.1f}"]
+            cells += [f"{rate:.1f}" for rate in rates.by_tokens.values()] + [f"{rates.by_tokens[1] / rates.read:.0%}"]
             for tokens in MANY_TOKENS:
                 for rows, columns in SHAPES:
-                    part = random_weights(name, rows // 8 // 16 * 16, columns)
-                    seconds = multiply_seconds(table, name, part, tokens, columns, repeats=ROUNDS)
+                    part = random_weights(name, count * rows // 8 // 16 * 16, columns)
+                    pool = pools[count]
+                    seconds = multiply_seconds(table, name, part, tokens, columns, pool=pool, repeats=ROUNDS)
                     cells.append(f"{tokens * part.shape[0] * columns / seconds / 1e9:.0f}")
             print("| " + " | ".join(cells) + " |", flush=True)
 
@@ -130,9 +170,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tables", default=",".join(t for t in _kernels.supported_tables() if t != "scalar"))
     parser.add_argument("--types", default=",".join(TYPES))
+    every = len(os.sched_getaffinity(0))
+    parser.add_argument("--threads", type=int, nargs="+", default=sorted({1, every}), help="of the matmuls")
     arguments = parser.parse_args()
     tables = [table for table in arguments.tables.split(",") if table] or ["scalar"]
-    report_matmul(tables, arguments.types.split(","))
+    report_matmul(tables, arguments.types.split(","), arguments.threads)
     report_others([*tables, *({"scalar"} - set(tables))])
     report_attention(tables)
 

@@ -5,6 +5,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -16,6 +18,7 @@
 #include "blocks.h"
 #include "dispatch.h"
 #include "cache_pages.h"
+#include "matmul_phase.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -66,9 +69,23 @@ class Activations {
 
 using Kernel = void (*)(const MatmulArgs&);
 
-// y[:, n_begin:n_end] (+)= x · weightsᵀ (+ bias), `repeats` times; returns the seconds of the fastest.
+template <class Run>
+double best_seconds(int repeats, Run&& run) {
+  double best = 1e30;
+  for (int i = 0; i < repeats; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    run();
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    best = std::min(best, elapsed.count());
+  }
+  return best;
+}
+
+// y[:, n_begin:n_end] (+)= x · weightsᵀ (+ bias), `repeats` times; returns the seconds of the fastest. One call of the
+// kernel, or with a pool its threads' calls for chunks of rows as in a step.
 double matmul(const Activations& activations, int type, Array<const uint8_t, 2> weights, Array<float, 2> y,
-              std::optional<Array<const float, 1>> bias, bool accumulate, int n_begin, int n_end, int repeats) {
+              std::optional<Array<const float, 1>> bias, bool accumulate, int n_begin, int n_end, int repeats,
+              Pool* pool) {
   const BlockShape shape = block_shape(static_cast<TensorType>(type));
   const int K = activations.columns(), N = static_cast<int>(weights.shape(0));
   check(shape.elements > 0 && K % shape.elements == 0, "rows are no whole blocks of this type");
@@ -78,7 +95,6 @@ double matmul(const Activations& activations, int type, Array<const uint8_t, 2> 
   check(0 <= n_begin && n_begin <= n_end && n_end <= N && n_begin % kRowGroup == 0, "the range of rows is wrong");
   const Kernel kernel = activations.ops.matmul[type];
   check(kernel != nullptr, "the table has no kernel for this type");
-  const Aligned scratch(activations.ops.matmul_scratch_bytes(K));
   MatmulArgs args{};
   args.weights = weights.data();
   args.row_bytes = weights.shape(1);
@@ -93,16 +109,23 @@ double matmul(const Activations& activations, int type, Array<const uint8_t, 2> 
   args.y_stride = N;
   args.bias = bias ? bias->data() : nullptr;
   args.accumulate = accumulate;
-  args.scratch = scratch.get();
-  nb::gil_scoped_release unlocked;
-  double best = 1e30;
-  for (int i = 0; i < repeats; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    kernel(args);
-    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-    if (elapsed.count() < best) best = elapsed.count();
+  std::vector<Aligned> scratches;
+  for (int i = 0; i < (pool ? pool->threads() : 1); ++i) {
+    scratches.emplace_back(activations.ops.matmul_scratch_bytes(K));
   }
-  return best;
+  args.scratch = scratches[0].get();
+  nb::gil_scoped_release unlocked;
+  if (!pool) return best_seconds(repeats, [&] { kernel(args); });
+  const int rows = chunk_rows(args.row_bytes, args.M);
+  return best_seconds(repeats, [&] {
+    pool->run_streams((n_end - n_begin + rows - 1) / rows, [&](int thread, int chunk) {
+      MatmulArgs part = args;
+      part.n_begin = n_begin + chunk * rows;
+      part.n_end = std::min(part.n_begin + rows, n_end);
+      part.scratch = scratches[thread].get();
+      kernel(part);
+    });
+  });
 }
 
 void dequantize(const std::string& table, int type, Array<const uint8_t, 1> row, Array<float, 1> y) {
@@ -221,21 +244,27 @@ std::optional<std::pair<float, float>> softmax_statistics(const std::string& tab
   return std::make_pair(max, sum);
 }
 
-// Reads every byte once and returns the seconds: the limit of a matmul with one token.
-double read_seconds(Array<const uint8_t, 1> bytes) {
+// Reads every byte once on the threads of a pool, as matmul would read weights, and returns the seconds: the limit of a
+// matmul with one token.
+double read_seconds(Array<const uint8_t, 1> bytes, Pool& pool) {
+  constexpr size_t kChunkBytes = 32 << 10;
+  const size_t size = bytes.shape(0) / 64 * 64;
+  check(size / kChunkBytes < Pool::kChunksMax, "too many bytes");
+  std::atomic<uint64_t> read{0};   // what was read is used, so that the loop stays
   nb::gil_scoped_release unlocked;
-  const auto start = std::chrono::steady_clock::now();
-  uint64_t sums[8] = {};
-  for (size_t i = 0; i + 64 <= bytes.shape(0); i += 64) {
-    uint64_t words[8];
-    __builtin_prefetch(bytes.data() + i + 4096, 0, 2);
-    std::memcpy(words, bytes.data() + i, 64);
-    for (int j = 0; j < 8; ++j) sums[j] ^= words[j];
-  }
-  const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  uint64_t sum = 0;
-  for (uint64_t part : sums) sum ^= part;
-  return sum == 1 ? elapsed + 1e-12 : elapsed;   // the sum is used, so that the loop stays
+  return best_seconds(1, [&] {
+    pool.run_streams(static_cast<int>((size + kChunkBytes - 1) / kChunkBytes), [&](int, int chunk) {
+      uint64_t sums[8] = {};
+      const size_t begin = chunk * kChunkBytes, end = std::min(begin + kChunkBytes, size);
+      for (size_t i = begin; i < end; i += 64) {
+        uint64_t words[8];
+        __builtin_prefetch(bytes.data() + i + 4096, 0, 2);
+        std::memcpy(words, bytes.data() + i, 64);
+        for (int j = 0; j < 8; ++j) sums[j] ^= words[j];
+      }
+      for (uint64_t part : sums) read.fetch_xor(part, std::memory_order_relaxed);
+    });
+  });
 }
 
 std::vector<std::string> supported_tables() {
@@ -258,8 +287,10 @@ void bind_ops(nb::module_& module) {
   nb::module_ ops = module.def_submodule("ops", "Single kernels of a named table, for tests and benchmarks.");
   nb::class_<Activations>(ops, "Activations")
       .def(nb::init<const std::string&, Array<const float, 2>>(), "table"_a, "x"_a.noconvert());
+  nb::class_<Pool>(ops, "Pool").def(nb::init<int>(), "threads"_a);
   ops.def("matmul", matmul, "activations"_a, "type"_a, "weights"_a.noconvert(), "y"_a.noconvert(),
-          "bias"_a.noconvert() = nb::none(), "accumulate"_a = false, "n_begin"_a = 0, "n_end"_a, "repeats"_a = 1);
+          "bias"_a.noconvert() = nb::none(), "accumulate"_a = false, "n_begin"_a = 0, "n_end"_a, "repeats"_a = 1,
+          "pool"_a = nb::none());
   ops.def("dequantize", dequantize, "table"_a, "type"_a, "row"_a.noconvert(), "y"_a.noconvert());
   ops.def("rms_norm", rms_norm, "table"_a, "x"_a.noconvert(), "w"_a.noconvert(), "epsilon"_a, "y"_a.noconvert());
   ops.def("silu_multiply", silu_multiply, "table"_a, "gate"_a.noconvert(), "up"_a.noconvert(), "y"_a.noconvert());
@@ -274,7 +305,7 @@ void bind_ops(nb::module_& module) {
   ops.def("attention_finish", attention_finish, "table"_a, "m"_a.noconvert(), "l"_a.noconvert(), "o"_a.noconvert(),
           "sinks"_a.noconvert() = nb::none());
   ops.def("softmax_statistics", softmax_statistics, "table"_a, "x"_a.noconvert());
-  ops.def("read_seconds", read_seconds, "bytes"_a.noconvert());
+  ops.def("read_seconds", read_seconds, "bytes"_a.noconvert(), "pool"_a);
 }
 
 }  // namespace magnitude

@@ -20,19 +20,23 @@ constexpr int kPrivateValues = 4096;
 
 }  // namespace
 
+int chunk_rows(size_t row_bytes, int M) {
+  const size_t bytes = M <= kFewRowsMax ? kFewRowsBytes : kManyRowsBytes;
+  return std::max(1, static_cast<int>(bytes / row_bytes) / kRowGroup) * kRowGroup;
+}
+
 MatmulPhase::MatmulPhase(RowSource source, std::vector<Matmul> matmuls)
     : source_(source), matmuls_(std::move(matmuls)), columns_(matmuls_.front().weights.columns) {
   for (const Matmul& matmul : matmuls_) (matmul.weights.is_float() ? any_float_ : any_quantised_) = true;
-  few_rows_ranges_ = split(matmuls_, kFewRowsBytes);
-  many_rows_ranges_ = split(matmuls_, kManyRowsBytes);
+  few_rows_ranges_ = split(matmuls_, 1);
+  many_rows_ranges_ = split(matmuls_, kFewRowsMax + 1);
 }
 
-std::vector<MatmulPhase::Range> MatmulPhase::split(const std::vector<Matmul>& matmuls, size_t bytes_per_range) {
+std::vector<MatmulPhase::Range> MatmulPhase::split(const std::vector<Matmul>& matmuls, int M) {
   std::vector<Range> ranges;
   for (int index = 0; index < static_cast<int>(matmuls.size()); ++index) {
     const Weights& weights = matmuls[index].weights;
-    const int groups = static_cast<int>(bytes_per_range / weights.row_bytes) / kRowGroup;
-    const int step = std::max(1, groups) * kRowGroup;
+    const int step = chunk_rows(weights.row_bytes, M);
     for (int n = 0; n < weights.rows; n += step) ranges.push_back({index, n, std::min(n + step, weights.rows)});
   }
   return ranges;

@@ -36,6 +36,9 @@ struct RowSelection {
   size_t output_stride;
 };
 
+// Rows of weights that one chunk takes with `M` rows of activations: a multiple of kRowGroup.
+int chunk_rows(size_t row_bytes, int M);
+
 class MatmulPhase : public Phase {
  public:
   MatmulPhase(RowSource source, std::vector<Matmul> matmuls);
@@ -58,7 +61,7 @@ class MatmulPhase : public Phase {
     const uint8_t* xq;
   };
 
-  static std::vector<Range> split(const std::vector<Matmul>& matmuls, size_t bytes_per_range);
+  static std::vector<Range> split(const std::vector<Matmul>& matmuls, int M);
   bool is_private(int rows) const;
   void prepare_row(const StepContext& context, int row, float* x, uint8_t* xq) const;
   void prepare_privately(const StepContext& context, const RowSelection& selection, int thread) const;
