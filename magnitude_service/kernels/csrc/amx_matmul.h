@@ -150,15 +150,15 @@ void matmul_whole_tiles(const MatmulArgs& args) {
   static constexpr TileConfiguration configuration = tile_configuration(TileProduct<Type>::part_words);
   const Tiles tiles(configuration);
   const size_t x_bytes = quantized_row_bytes(args.K);
-  Panel* panels = static_cast<Panel*>(args.scratch);
-  uint8_t* copy = static_cast<uint8_t*>(args.scratch) + static_cast<size_t>(args.K / kBlock) * sizeof(Panel);
+  const MatmulScratch scratch(args.scratch, args.K);
   for (int n = args.n_begin; n < args.n_end; n += kRowGroup) {
     const int count = args.n_end - n < kRowGroup ? args.n_end - n : kRowGroup;
-    PanelSink<Type> sink{panels};
-    unpack_part<Type>(args, n, rows_of_group<Type>(args, n, count, copy), sink);
+    PanelSink<Type> sink{scratch.panels};
+    const uint8_t* next = args.weights + static_cast<size_t>(n + kRowGroup) * args.row_bytes;
+    unpack_part<Type>(rows_of_group<Type>(args, n, count, scratch.copy), args.K / kBlock, next, sink);
     for (int m = 0; m < args.M; m += kTileRows) {
       Floats sums[kTileRows];
-      multiply_panels<Type>(panels, args.K / kBlock, args.xq + m * x_bytes, x_bytes, sums);
+      multiply_panels<Type>(scratch.panels, args.K / kBlock, args.xq + m * x_bytes, x_bytes, sums);
       for (int t = 0; t < kTileRows; ++t) store_outputs(args, m + t, n, count, sums[t]);
     }
   }

@@ -12,6 +12,8 @@ namespace {
 constexpr int kDirectTokens = 4;   // tokens up to which codes are multiplied as they are unpacked
 constexpr int kTileTokens = 4;     // tokens that share a load of weights: 8 integer sums + 2 codes + 2 in 16 registers
 constexpr int kShiftlessTokens = 2;   // tokens for which nibbles are multiplied where they lie: a sum for each place
+constexpr int kFewTokens = 32;         // tokens up to which a panel is a part of a row …
+constexpr int kFewTokensBlocks = 16;   // … of so many blocks: 18 KiB of the first-level cache
 constexpr bool kTakesNibbles = true;
 template <class Sink>
 using HeldSink = Sink;             // while a part is unpacked, in registers

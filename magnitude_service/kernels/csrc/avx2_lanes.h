@@ -16,7 +16,6 @@ namespace {
 
 constexpr int kLanes = 16;
 constexpr int kFloatRows = 2, kFloatTokens = 2;   // of float weights: 8 sums + 4 inputs + 2 weights in 16 registers
-constexpr int kFloatPrefetchBytes = 2048;         // ahead in each of those rows, when one token reads them
 constexpr int kAttentionRows = 6, kAttentionVectors = 1;   // 12 sums + 2 keys (or values) + 1 broadcast
 constexpr int kAttentionRowsFew = 2;                       // with twice the vectors of values: 8 sums + 4 + 1
 
@@ -220,6 +219,19 @@ inline void load_piece(const uint8_t* from, size_t stride, RowWords piece[4]) {
   piece[1] = _mm256_unpackhi_epi64(a, b);
   piece[2] = _mm256_unpacklo_epi64(c, d);
   piece[3] = _mm256_unpackhi_epi64(c, d);
+}
+
+// The f16 at `from` of each of 8 rows, `stride` bytes apart. A row is loaded from as many bytes before as its lane lies
+// behind the first, so that only blends remain: half of the instructions of a transposition. What lies before belongs to
+// the row before it.
+template <int row = 0>
+MAGNITUDE_INLINE __m128i load_half(const uint8_t* from, size_t stride) {
+  const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + row * stride - 2 * row));
+  if constexpr (row == 7) return halves;
+  if constexpr (row < 7) return _mm_blend_epi16(load_half<row + 1>(from, stride), halves, 1 << row);
+}
+MAGNITUDE_INLINE RowFloats load_f16_of_rows(const uint8_t* from, size_t stride) {
+  return _mm256_cvtph_ps(load_half(from, stride));
 }
 
 // Into the second-level cache. gcc 12 drops _mm_prefetch from loops that do nothing else; it keeps this.

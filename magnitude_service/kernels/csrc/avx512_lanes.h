@@ -16,7 +16,6 @@ namespace {
 
 constexpr int kLanes = 16;
 constexpr int kFloatRows = 4, kFloatTokens = 4;      // of float weights: 16 sums + 4 inputs + 1 weight in 32 registers
-constexpr int kFloatPrefetchBytes = 2048;            // ahead in each of those rows, when one token reads them
 constexpr int kAttentionRows = 8, kAttentionVectors = 2;   // 16 sums + 2 keys (or values) + 1 broadcast
 constexpr int kAttentionRowsFew = 6;                       // with twice the vectors of values: 24 sums + 4 + 1
 

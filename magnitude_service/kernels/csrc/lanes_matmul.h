@@ -9,11 +9,26 @@ namespace {
 constexpr int kCacheLine = 64;
 constexpr int kBytesPerBlockMax = kBytesQ8_0;    // the widest type, per 32 elements
 
-// Panels of a whole group of rows, then room for a copy of the last, incomplete group.
-size_t matmul_scratch_bytes(int K) {
-  const size_t blocks = static_cast<size_t>(K + kBlock - 1) / kBlock;
-  return blocks * (sizeof(Panel) + kRowGroup * kBytesPerBlockMax);
-}
+constexpr int kFewTokensGroups = 4;              // groups of rows that go through a panel's inputs one after the other
+
+// One thread's scratch: panels of a row group; sums of few tokens; room for a copy of the last, incomplete group.
+struct MatmulScratch {
+  Panel* panels;
+  float* sums;     // [kFewTokensGroups][kFewTokens][kRowGroup]
+  uint8_t* copy;
+  size_t bytes;
+
+  MatmulScratch(void* scratch, int K) : panels(static_cast<Panel*>(scratch)) {
+    const size_t blocks = static_cast<size_t>(K + kBlock - 1) / kBlock;
+    const size_t sums_at = blocks * sizeof(Panel);
+    const size_t copy_at = sums_at + sizeof(float) * kFewTokensGroups * kFewTokens * kRowGroup;
+    sums = reinterpret_cast<float*>(static_cast<uint8_t*>(scratch) + sums_at);
+    copy = static_cast<uint8_t*>(scratch) + copy_at;
+    bytes = copy_at + blocks * kRowGroup * kBytesPerBlockMax;
+  }
+};
+
+size_t matmul_scratch_bytes(int K) { return MatmulScratch(nullptr, K).bytes; }
 
 inline void store_outputs(const MatmulArgs& args, int m, int n, int count, Floats sum) {
   float* y = args.y + m * args.y_stride + n;
@@ -71,15 +86,14 @@ struct PrefetchingSink {
   }
 };
 
-// Unpacks all blocks of the rows from n on, a part of a group, into a sink. The bytes of the next part are prefetched
-// meanwhile, in the order in which they lie: the memory sees one sequential stream. They may lie behind n_end, where a
-// thread's next call often goes on; a prefetch of nothing does no harm.
+// Unpacks `blocks` blocks of 32 of the rows of a part into a sink. As many bytes from `next` on are prefetched meanwhile,
+// in the order in which they lie: the memory sees one sequential stream. They may lie behind n_end, where a thread's next
+// call often goes on; a prefetch of nothing does no harm.
 // Not inlined: it needs all registers for itself.
 template <class Type, class Sink>
-__attribute__((noinline)) void unpack_part(const MatmulArgs& args, int n, Rows rows, Sink& sink) {
-  const uint8_t* next = args.weights + static_cast<size_t>(n + kUnpackRows) * args.row_bytes;
+__attribute__((noinline)) void unpack_part(Rows rows, int blocks, const uint8_t* next, Sink& sink) {
   PrefetchingSink<Type, Sink> prefetching{sink, next};
-  for (int k = 0; k < args.K; k += Type::elements) {
+  for (int b = 0; b < blocks; b += Type::elements / kBlock) {
     Type::unpack(rows, prefetching);
     rows.first += Type::bytes;
     prefetching.sink.advance(Type::elements / kBlock);
@@ -106,52 +120,85 @@ struct DirectPass {
   void operator()() {
     const size_t x_bytes = quantized_row_bytes(args.K);
     RowFloats sums[T][kGroupParts];
+    const uint8_t* next = args.weights + static_cast<size_t>(n) * args.row_bytes;
     for (int part = 0; part < kGroupParts; ++part) {
+      next += kUnpackRows * args.row_bytes;
       DotSink<Type, T> sink(args.xq, x_bytes);
-      unpack_part<Type>(args, n + part * kUnpackRows, rows_of_part(rows, part), sink);
+      unpack_part<Type>(rows_of_part(rows, part), args.K / kBlock, next, sink);
       for (int t = 0; t < T; ++t) sums[t][part] = sink.sum[t];
     }
     for (int t = 0; t < T; ++t) store_outputs(args, t, n, count, joined(sums[t]));
   }
 };
 
-// A group, already unpacked, times the tokens from m on.
+// Blocks [begin, end) of a group, already unpacked, times the tokens from m on.
 template <class Type>
 struct TilePass {
   const MatmulArgs& args;
   const Panel* panels;
-  int m, n, count;
+  float* kept;              // sums of all tokens over the blocks before `begin`, then before `end`, unless these are all
+  int begin, end, m, n, count;
   template <int T>
   void operator()() {
     const size_t x_bytes = quantized_row_bytes(args.K);
+    const uint8_t* xq = args.xq + m * x_bytes + begin * sizeof(ActivationBlock);
     Floats sums[T];
-    for (int t = 0; t < T; ++t) sums[t] = broadcast(0);
-    accumulate<Type, T>(panels, args.K / kBlock, args.xq + m * x_bytes, x_bytes, sums);
-    for (int t = 0; t < T; ++t) store_outputs(args, m + t, n, count, sums[t]);
+    for (int t = 0; t < T; ++t) {
+      sums[t] = begin == 0 ? broadcast(0) : load(kept + (m + t) * kRowGroup);
+      prefetch(reinterpret_cast<const uint8_t*>(args.y + (m + t) * args.y_stride + n));
+    }
+    accumulate<Type, T>(panels, end - begin, xq, x_bytes, sums);
+    for (int t = 0; t < T; ++t) {
+      end < args.K / kBlock ? store(kept + (m + t) * kRowGroup, sums[t]) : store_outputs(args, m + t, n, count, sums[t]);
+    }
   }
 };
 
+// Groups of rows times all tokens, kFewTokensGroups groups at most where panels are shorter than a row. These stay in the
+// first-level cache from when they are unpacked until they are multiplied; of many tokens that is a small part of the time.
+template <class Type>
+void multiply_groups(const MatmulArgs& args) {
+  const MatmulScratch scratch(args.scratch, args.K);
+  const int blocks = args.K / kBlock, step = args.M <= kFewTokens ? kFewTokensBlocks : blocks;
+  const int tiles = (args.M + kTileTokens - 1) / kTileTokens;
+  const uint8_t* next = args.weights + static_cast<size_t>(args.n_end) * args.row_bytes;
+  for (int begin = 0; begin < blocks; begin += step) {
+    const int end = blocks - begin < step ? blocks : begin + step;
+    float* kept = scratch.sums;
+    for (int n = args.n_begin; n < args.n_end; n += kRowGroup, kept += kFewTokens * kRowGroup) {
+      const int count = args.n_end - n < kRowGroup ? args.n_end - n : kRowGroup;
+      Rows rows = rows_of_group<Type>(args, n, count, scratch.copy);
+      rows.first += begin / (Type::elements / kBlock) * Type::bytes;
+      for (int part = 0; part < kGroupParts; ++part) {
+        PanelSink<Type> sink = panel_sink<Type>(scratch.panels, part);
+        unpack_part<Type>(rows_of_part(rows, part), end - begin, next, sink);
+        next += kUnpackRows * (end - begin) * kBlock / Type::elements * Type::bytes;
+      }
+      for (int tile = 0; tile < tiles; ++tile) {   // of almost equal size
+        const int m = static_cast<int>(static_cast<int64_t>(args.M) * tile / tiles);
+        const int m_end = static_cast<int>(static_cast<int64_t>(args.M) * (tile + 1) / tiles);
+        with_count<kTileTokens>(m_end - m, TilePass<Type>{args, scratch.panels, kept, begin, end, m, n, count});
+      }
+    }
+  }
+}
+
 template <class Type>
 void matmul_blocks(const MatmulArgs& args) {
-  Panel* panels = static_cast<Panel*>(args.scratch);
-  uint8_t* copy = static_cast<uint8_t*>(args.scratch) + static_cast<size_t>(args.K / kBlock) * sizeof(Panel);
-  const int tiles = (args.M + kTileTokens - 1) / kTileTokens;
-  for (int n = args.n_begin; n < args.n_end; n += kRowGroup) {
-    const int count = args.n_end - n < kRowGroup ? args.n_end - n : kRowGroup;
-    const Rows rows = rows_of_group<Type>(args, n, count, copy);
-    if (args.M <= kDirectTokens) {
+  if (args.M <= kDirectTokens) {
+    const MatmulScratch scratch(args.scratch, args.K);
+    for (int n = args.n_begin; n < args.n_end; n += kRowGroup) {
+      const int count = args.n_end - n < kRowGroup ? args.n_end - n : kRowGroup;
+      const Rows rows = rows_of_group<Type>(args, n, count, scratch.copy);
       with_count<kDirectTokens>(args.M, DirectPass<Type>{args, rows, n, count});
-      continue;
     }
-    for (int part = 0; part < kGroupParts; ++part) {
-      PanelSink<Type> sink = panel_sink<Type>(panels, part);
-      unpack_part<Type>(args, n + part * kUnpackRows, rows_of_part(rows, part), sink);
-    }
-    for (int tile = 0; tile < tiles; ++tile) {   // of almost equal size
-      const int m = static_cast<int>(static_cast<int64_t>(args.M) * tile / tiles);
-      const int m_end = static_cast<int>(static_cast<int64_t>(args.M) * (tile + 1) / tiles);
-      with_count<kTileTokens>(m_end - m, TilePass<Type>{args, panels, m, n, count});
-    }
+    return;
+  }
+  MatmulArgs part = args;
+  const int step = (args.M <= kFewTokens ? kFewTokensGroups : 1) * kRowGroup;
+  for (part.n_begin = args.n_begin; part.n_begin < args.n_end; part.n_begin += step) {
+    part.n_end = args.n_end - part.n_begin < step ? args.n_end : part.n_begin + step;
+    multiply_groups<Type>(part);
   }
 }
 
@@ -198,7 +245,7 @@ inline void multiply_floats(const MatmulArgs& args, int n, int m) {
 #pragma GCC unroll 8
     for (int i = 0; i < N; ++i) {
       const uint8_t* at = rows + i * args.row_bytes + static_cast<size_t>(k) * Element::bytes;
-      if (T == 1) prefetch(at + kFloatPrefetchBytes);
+      if (T == 1) prefetch(at + N * args.row_bytes);   // of the next rows
       const Floats w = Element::load16(at);
 #pragma GCC unroll 8
       for (int t = 0; t < T; ++t) sums[i][t] = fma(w, inputs[t], sums[i][t]);

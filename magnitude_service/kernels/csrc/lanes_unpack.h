@@ -16,11 +16,19 @@ namespace {
 using RowWords = Words;     // a dword of every row
 using RowFloats = Floats;
 constexpr int kUnpackRows = kRowGroup;
+constexpr int kFewTokens = 0;           // tokens up to which a panel is a part of a row, not all of it …
+constexpr int kFewTokensBlocks = 16;    // … of so many blocks
 constexpr bool kTakesNibbles = false;   // whether sinks take nibbles as they lie
 template <class Sink>
 using HeldSink = Sink&;                 // how unpack_part holds a sink
 MAGNITUDE_INLINE RowWords row_word(uint32_t value) { return word(value); }
 MAGNITUDE_INLINE Floats joined(const RowFloats parts[1]) { return parts[0]; }
+// The f16 at `from` of every row, `stride` bytes apart, 16 bytes of which are there.
+inline RowFloats load_f16_of_rows(const uint8_t* from, size_t stride) {
+  RowWords words[4];
+  load_piece(from, stride, words);
+  return floats_from_f16_words(words[0]);
+}
 template <class Type, class Panel>
 MAGNITUDE_INLINE PanelSink<Type> panel_sink(Panel* panels, int) {
   return {panels};
@@ -79,12 +87,12 @@ struct Q4_0 {
   static constexpr bool has_minimum = false, has_halves = false;
   template <class Sink>
   static MAGNITUDE_INLINE void unpack(Rows rows, Sink& sink) {
-    RowWords header[4], qs[4];
-    load_piece(rows.first, rows.stride, header);
+    RowWords qs[4];
+    const RowFloats d = load_f16_of_rows(rows.first, rows.stride);
     load_piece(rows.first + 2, rows.stride, qs);
     hand_low_nibbles<0, 0, 4>(qs, sink);
     hand_high_nibbles<0, 4, 4>(qs, sink);
-    sink.template finish<0>(low_f16(header[0]), RowFloats{});
+    sink.template finish<0>(d, RowFloats{});
   }
 };
 
@@ -140,12 +148,12 @@ struct Q8_0 {
   }
   template <class Sink>
   static MAGNITUDE_INLINE void unpack(Rows rows, Sink& sink) {
-    RowWords header[4], qs[8];
-    load_piece(rows.first, rows.stride, header);
+    RowWords qs[8];
+    const RowFloats d = load_f16_of_rows(rows.first, rows.stride);
     load_piece(rows.first + 2, rows.stride, qs);
     load_piece(rows.first + 18, rows.stride, qs + 4);
     hand_bytes(qs, sink);
-    sink.template finish<0>(low_f16(header[0]), RowFloats{});
+    sink.template finish<0>(d, RowFloats{});
   }
 };
 
