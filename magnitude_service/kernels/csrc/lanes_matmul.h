@@ -245,7 +245,7 @@ inline void multiply_floats(const MatmulArgs& args, int n, int m) {
 #pragma GCC unroll 8
     for (int i = 0; i < N; ++i) {
       const uint8_t* at = rows + i * args.row_bytes + static_cast<size_t>(k) * Element::bytes;
-      if (T == 1) prefetch(at + N * args.row_bytes);   // of the next rows
+      if (m == 0) prefetch(at + N * args.row_bytes);   // the next rows, which later tokens find in the cache
       const Floats w = Element::load16(at);
 #pragma GCC unroll 8
       for (int t = 0; t < T; ++t) sums[i][t] = fma(w, inputs[t], sums[i][t]);

@@ -34,14 +34,22 @@ def random_inputs(tokens, columns, seed):
     return x
 
 
-def multiply(table, weights, x, *, bias=None, y=None, n_range=None):
+def multiply(table, weights, x, *, bias=None, y=None, n_range=None, pool=None):
     tokens, rows = len(x), len(weights.data)
     accumulate = y is not None
     y = np.full((tokens, rows), np.nan, np.float32) if y is None else y.copy()
     begin, end = n_range or (0, rows)
     activations = _kernels.ops.Activations(table, x)
     _kernels.ops.matmul(
-        activations, int(weights.type), weights.data, y, bias, accumulate=accumulate, n_begin=begin, n_end=end
+        activations,
+        int(weights.type),
+        weights.data,
+        y,
+        bias,
+        accumulate=accumulate,
+        n_begin=begin,
+        n_end=end,
+        pool=pool,
     )
     return y
 
@@ -129,6 +137,26 @@ def test_ranges_of_outputs_have_the_bits_of_the_whole_and_touch_nothing_else(tab
             part = multiply(table, weights, x, n_range=(begin, end))
             assert_same_bits(part[:, begin:end], whole[:, begin:end])
             assert np.isnan(np.delete(part, np.s_[begin:end], axis=1)).all()
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("name", TYPES)
+def test_rows_shared_out_over_threads_have_the_bits_of_one_call(table, name, random_weights):
+    columns = columns_of(name)[-1]
+    weights = random_weights(name, 150, columns, seed=18)
+    pool = _kernels.ops.Pool(3)
+    for tokens in (1, 6, 33):
+        x = random_inputs(tokens, columns, seed=19)
+        assert_same_bits(multiply(table, weights, x, pool=pool), multiply(table, weights, x))
+
+
+@pytest.mark.parametrize("name", LEGACY_TYPES + K_TYPES)
+def test_a_row_longer_than_a_panel_has_the_scalar_tables_bits(name, random_weights):
+    weights = random_weights(name, 150, 4352, seed=20)
+    x = random_inputs(32, 4352, seed=21)
+    for table in VECTOR_TABLES:
+        for tokens in (5, 11, 32):
+            assert_same_bits(multiply(table, weights, x[:tokens]), multiply("scalar", weights, x[:tokens]))
 
 
 @pytest.mark.parametrize("table", TABLES)
