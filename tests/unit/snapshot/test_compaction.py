@@ -177,6 +177,24 @@ def test_the_old_file_is_given_back_piece_by_piece_where_nobody_holds_it(model: 
         assert disk.stored_bytes() == 0
 
 
+def test_closing_gives_the_rest_of_the_old_file_back_at_once(model: Path) -> None:
+    disk, options = Old(), SnapshotOptions(state_compact_bytes_per_second=1 << 20)
+    manager = StateSnapshotManager(model, options, file_system=disk)
+    expected = fill(manager)
+    for number in range(4):
+        manager.delete(f"s{number}", [1, 2])
+    old = manager.path.stat().st_ino
+    thread = threading.Thread(target=manager.compact)
+    thread.start()
+    while manager.path.stat().st_ino == old:
+        pass
+    manager.close()
+    thread.join()
+    assert disk.stored_bytes() > 0, "it was cut to its end: that takes two seconds"
+    with StateSnapshotManager(model) as manager:
+        assert found(manager) == expected
+
+
 def test_the_old_file_stays_whole_where_a_version_of_it_is_held(model: Path) -> None:
     disk = Old()
     with StateSnapshotManager(model, file_system=disk) as manager:
