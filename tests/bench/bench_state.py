@@ -12,7 +12,7 @@ what the ratio is held to. All files lie in `--folder`.
   append to a file that is synced as often.
 - forced: saves beside SET with appendfsync always, and beside a plain append with fdatasync.
 - grpc: a version through `magnitude serve` and our client, beside GET: by Get, or where it is too large for that by
-  ExportState, with every check; and beside grpcio's own cost for as many bytes (bare_grpc.py).
+  ExportState, checked as the client does by default; and beside grpcio's own cost for as many bytes (bare_grpc.py).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SIZES = {64 * KIB: 64, 1 * MIB: 16, 12 * MIB: 4}
 READ_RATIO_MIN, GRPC_RATIO_MIN, RELAXED_RATIO_MIN, FORCED_RATIO_MIN = 10, 1, 2, 1
 
 GET_BYTES_MAX = 4 * MIB
-"""What Get returns at most; more comes by ExportState, in chunks with a CRC each and a SHA-256 of all."""
+"""What Get returns at most; more comes by ExportState, in chunks whose CRC, place and length the client checks."""
 
 Calls = Mapping[str, Callable[[int], object]]
 
