@@ -30,7 +30,7 @@ STREAM_BYTES = 192 << 20  # more than any cache that we know
 FEW_TOKENS = (1, 2, 4, 8)
 MANY_TOKENS = (64, 512)
 SHAPES = ((1536, 1536), (1536, 8960))  # (N, K): of Qwen2.5-Coder-1.5B
-ROUNDS = 4
+ROUNDS = 8
 
 
 @dataclass(slots=True)

@@ -11,24 +11,25 @@ constexpr int kBytesPerBlockMax = kBytesQ8_0;    // the widest type, per 32 elem
 
 constexpr int kFewTokensGroups = 4;              // groups of rows that go through a panel's inputs one after the other
 
-// One thread's scratch: panels of a row group; sums of few tokens; room for a copy of the last, incomplete group.
+// One thread's scratch: panels of a group of rows; sums of few tokens; room for a copy of the last, incomplete group.
 struct MatmulScratch {
-  Panel* panels;
+  Panel* panels;   // [K / kBlock]
   float* sums;     // [kFewTokensGroups][kFewTokens][kRowGroup]
   uint8_t* copy;
-  size_t bytes;
 
-  MatmulScratch(void* scratch, int K) : panels(static_cast<Panel*>(scratch)) {
-    const size_t blocks = static_cast<size_t>(K + kBlock - 1) / kBlock;
-    const size_t sums_at = blocks * sizeof(Panel);
-    const size_t copy_at = sums_at + sizeof(float) * kFewTokensGroups * kFewTokens * kRowGroup;
-    sums = reinterpret_cast<float*>(static_cast<uint8_t*>(scratch) + sums_at);
-    copy = static_cast<uint8_t*>(scratch) + copy_at;
-    bytes = copy_at + blocks * kRowGroup * kBytesPerBlockMax;
-  }
+  MatmulScratch(void* scratch, int K)
+      : panels(static_cast<Panel*>(scratch)),
+        sums(reinterpret_cast<float*>(static_cast<uint8_t*>(scratch) + sums_at(K))),
+        copy(static_cast<uint8_t*>(scratch) + copy_at(K)) {}
+
+  static size_t blocks(int K) { return static_cast<size_t>(K + kBlock - 1) / kBlock; }
+  static size_t sums_at(int K) { return blocks(K) * sizeof(Panel); }
+  static size_t copy_at(int K) { return sums_at(K) + sizeof(float) * kFewTokensGroups * kFewTokens * kRowGroup; }
 };
 
-size_t matmul_scratch_bytes(int K) { return MatmulScratch(nullptr, K).bytes; }
+size_t matmul_scratch_bytes(int K) {
+  return MatmulScratch::copy_at(K) + MatmulScratch::blocks(K) * kRowGroup * kBytesPerBlockMax;
+}
 
 inline void store_outputs(const MatmulArgs& args, int m, int n, int count, Floats sum) {
   float* y = args.y + m * args.y_stride + n;
