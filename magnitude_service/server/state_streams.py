@@ -76,12 +76,11 @@ async def chunks(
 
     if digest is None:
         for at in range(0, content.nbytes, limits.CHUNK_BYTES_MAX):
-            crc = None if checksums is None else checksums[at // limits.CHUNK_BYTES_MAX]
-            yield export_response(number, at, content[at : at + limits.CHUNK_BYTES_MAX], crc)
+            yield chunk(number, content, at, checksums)
         return
 
     def start(begin: int) -> asyncio.Task[list[bytes]]:
-        return asyncio.create_task(workers.run(encoded, number, content, begin, digest))
+        return asyncio.create_task(workers.run(encoded, number, content, begin, digest, checksums))
 
     begins = range(0, content.nbytes, limits.CHUNK_BYTES_MAX * CHUNKS_AHEAD)
     following = start(0) if begins else None
@@ -97,12 +96,20 @@ async def chunks(
             following.cancel()
 
 
-def encoded(number: int, content: NDArray[np.uint8], begin: int, digest: hashlib._Hash) -> list[bytes]:
+def encoded(
+    number: int, content: NDArray[np.uint8], begin: int, digest: hashlib._Hash, checksums: Sequence[int] | None
+) -> list[bytes]:
     """The next few messages. Blocks."""
     end = min(begin + limits.CHUNK_BYTES_MAX * CHUNKS_AHEAD, content.nbytes)
     digest.update(content[begin:end].data)
     offsets = range(begin, end, limits.CHUNK_BYTES_MAX)
-    return [export_response(number, at, content[at : at + limits.CHUNK_BYTES_MAX]) for at in offsets]
+    return [chunk(number, content, at, checksums) for at in offsets]
+
+
+def chunk(number: int, content: NDArray[np.uint8], at: int, checksums: Sequence[int] | None) -> bytes:
+    """The message whose bytes begin at `at`."""
+    crc = None if checksums is None else checksums[at // limits.CHUNK_BYTES_MAX]
+    return export_response(number, at, content[at : at + limits.CHUNK_BYTES_MAX], crc)
 
 
 async def live_parts(

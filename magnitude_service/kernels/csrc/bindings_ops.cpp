@@ -247,15 +247,14 @@ std::optional<std::pair<float, float>> softmax_statistics(const std::string& tab
 // Reads every byte once on the threads of a pool, as matmul would read weights, and returns the seconds: the limit of a
 // matmul with one token.
 double read_seconds(Array<const uint8_t, 1> bytes, Pool& pool) {
-  constexpr size_t kChunkBytes = 32 << 10;
-  const size_t size = bytes.shape(0) / 64 * 64;
-  check(size / kChunkBytes < Pool::kChunksMax, "too many bytes");
+  const size_t chunk_bytes = chunk_rows(1, 1), size = bytes.shape(0) / 64 * 64;
+  check(size / chunk_bytes < Pool::kChunksMax, "too many bytes");
   std::atomic<uint64_t> read{0};   // what was read is used, so that the loop stays
   nb::gil_scoped_release unlocked;
   return best_seconds(1, [&] {
-    pool.run_streams(static_cast<int>((size + kChunkBytes - 1) / kChunkBytes), [&](int, int chunk) {
+    pool.run_streams(static_cast<int>((size + chunk_bytes - 1) / chunk_bytes), [&](int, int chunk) {
       uint64_t sums[8] = {};
-      const size_t begin = chunk * kChunkBytes, end = std::min(begin + kChunkBytes, size);
+      const size_t begin = chunk * chunk_bytes, end = std::min(begin + chunk_bytes, size);
       for (size_t i = begin; i < end; i += 64) {
         uint64_t words[8];
         __builtin_prefetch(bytes.data() + i + 4096, 0, 2);

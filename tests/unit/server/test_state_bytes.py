@@ -84,11 +84,12 @@ def test_a_state_arrives_whole_and_in_order_with_its_hash(
         assert getattr(last.end, f"{name}_sha256") == hashlib.sha256(content).digest()
 
 
-def test_the_checksums_of_a_saved_versions_pieces_are_those_of_its_chunks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_hash_known", [True, False])
+def test_the_checksums_of_a_saved_versions_pieces_are_those_of_its_chunks(tmp_path: Path, is_hash_known: bool) -> None:
     state = np.random.default_rng(5).bytes(2 * limits.CHUNK_BYTES_MAX + 77)
     with StateSnapshotManager(gguf_bytes.write_model(tmp_path / "M.gguf")) as manager:
         header = snapshot_pb2.StateHeader(snapshot=snapshot_pb2.Snapshot(session_id="s"))
-        header.snapshot.agent_state_sha256 = hashlib.sha256(state).digest()
+        header.snapshot.agent_state_sha256 = hashlib.sha256(state).digest() if is_hash_known else b""
         manager.save(header, agent_state=state)
         saved = manager.restore("s")
 
