@@ -237,7 +237,7 @@ class Application:
 def _describe_pages(loaded: LoadedModel) -> PageDescription:
     from magnitude_service.engine.batch import PAGE_TOKENS
     from magnitude_service.engine.canonical_pages import problem_of, row_bytes
-    from magnitude_service.engine.options import equal_instruction_sets
+    from magnitude_service.engine.options import computed_by, equal_sources
     from magnitude_service.server.served_models import PageDescription
 
     layout = loaded.plan.layout
@@ -247,8 +247,8 @@ def _describe_pages(loaded: LoadedModel) -> PageDescription:
         head_size=layout.shape.head_size,
         page_tokens=PAGE_TOKENS,
         cache_type=layout.cache_type.name.lower(),
-        instruction_set=loaded.kernels,
-        equal_instruction_sets=equal_instruction_sets(loaded.kernels),
+        instruction_set=computed_by(loaded.kernels),
+        equal_instruction_sets=equal_sources(loaded.kernels),
         vocabulary_id=functools.cache(lambda: loaded.model.metadata.strings(TOKENS_KEY).sha256()),
         row_bytes=row_bytes,
         problem_of=problem_of,

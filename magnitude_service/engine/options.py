@@ -21,9 +21,23 @@ class EngineOptions(Options):
     )
 
 
-def equal_instruction_sets(name: str) -> frozenset[str]:
-    """The instruction sets whose results have the same bits as the named one's: all that `cpu_isa` offers, since it
-    changes none; of another arithmetic (the reference executor's) itself alone."""
+ARITHMETIC_EDITION = 2
+"""Of what kernels/csrc/ops.h says a result is: raised with every change of it that changes a bit. Sessions name it."""
+
+
+def _native_instruction_sets() -> frozenset[str]:
     [setting] = [field for field in fields(EngineOptions) if field.name == "cpu_isa"]
-    native = frozenset(setting.metadata["choices"]) - {""}
-    return native if name in native else frozenset({name})
+    return frozenset(setting.metadata["choices"]) - {""}
+
+
+def computed_by(name: str) -> str:
+    """What a session names as the source of its pages: an instruction set of ours with the edition of the arithmetic,
+    "avx2/2"; another arithmetic (the reference executor's) by its name."""
+    return f"{name}/{ARITHMETIC_EDITION}" if name in _native_instruction_sets() else name
+
+
+def equal_sources(name: str) -> frozenset[str]:
+    """What computes the same bits as the instruction set `name`, as `computed_by` names it: all that `cpu_isa` offers,
+    since it changes none; of another arithmetic itself alone."""
+    native = _native_instruction_sets()
+    return frozenset(map(computed_by, native if name in native else {name}))

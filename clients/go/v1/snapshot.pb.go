@@ -231,7 +231,8 @@ type Snapshot struct {
 	// Type of the cache that it was computed with: "f16"; "f16~q8_0" if it grew from pages that were converted from q8_0.
 	// Its pages may be saved in another one; PageLayout says which.
 	CacheType string `protobuf:"bytes,12,opt,name=cache_type,json=cacheType,proto3" json:"cache_type,omitempty"`
-	// Instruction set that computed its pages: "avx512".
+	// What computed its pages: an instruction set and the edition of the kernels' arithmetic, "avx512/2". Within an edition
+	// all instruction sets compute the same bits.
 	InstructionSet string `protobuf:"bytes,13,opt,name=instruction_set,json=instructionSet,proto3" json:"instruction_set,omitempty"`
 	// SHA-256 of the application's own state.
 	AgentStateSha256 []byte `protobuf:"bytes,14,opt,name=agent_state_sha256,json=agentStateSha256,proto3" json:"agent_state_sha256,omitempty"`

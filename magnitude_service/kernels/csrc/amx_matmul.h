@@ -114,8 +114,8 @@ struct TileProduct {
     for (int t = 0; t < kTileRows; ++t) {
       const ActivationBlock& x = block(t, b);
       const Words low = _mm512_add_epi32(part_sums->low[t], sum_start<Type, part>(x));
-      sum[t] = add(sum[t], multiply(combined(part_sums->high[t], low), multiply(scale, broadcast(x.scale))));
-      if (Type::has_minimum) sum[t] = add(sum[t], multiply(panels[b].second, broadcast(x.scaled_sum)));
+      sum[t] = fma(combined(part_sums->high[t], low), multiply(scale, broadcast(x.scale)), sum[t]);
+      if (Type::has_minimum) sum[t] = fma(panels[b].second, broadcast(x.scaled_sum), sum[t]);
     }
   }
   // Finishes a part of block b while the tiles multiply the part after it.

@@ -179,9 +179,9 @@ struct DotSink {
     for (int t = 0; t < T; ++t) {
       const ActivationBlock& x = block(t, b);
       const RowFloats x_scale = _mm256_set1_ps(x.scale);
-      sum[t] = add(sum[t], multiply(dot<0>(t, x), multiply(scale, x_scale)));
-      if constexpr (parts == 2) sum[t] = add(sum[t], multiply(dot<1>(t, x), multiply(second, x_scale)));
-      if constexpr (Type::has_minimum) sum[t] = add(sum[t], multiply(second, _mm256_set1_ps(x.scaled_sum)));
+      sum[t] = fma(dot<0>(t, x), multiply(scale, x_scale), sum[t]);
+      if constexpr (parts == 2) sum[t] = fma(dot<1>(t, x), multiply(second, x_scale), sum[t]);
+      if constexpr (Type::has_minimum) sum[t] = fma(second, _mm256_set1_ps(x.scaled_sum), sum[t]);
       stay_here(sum[t]);
     }
   }
@@ -281,11 +281,11 @@ MAGNITUDE_INLINE void accumulate_pairs(const Panel& panel, const RowFloats scale
   for (int t = 0; t < T; ++t) {
     const ActivationBlock& x = block_of(xq, x_bytes, t, b);
     const RowFloats x_scale = _mm256_set1_ps(x.scale);
-    Floats sum = {add(sums[t].a, multiply(floats_from_words(low[t]), multiply(scale[0], x_scale))),
-                  add(sums[t].b, multiply(floats_from_words(high[t]), multiply(scale[1], x_scale)))};
+    Floats sum = {fma(floats_from_words(low[t]), multiply(scale[0], x_scale), sums[t].a),
+                  fma(floats_from_words(high[t]), multiply(scale[1], x_scale), sums[t].b)};
     if constexpr (has_minimum) {
       const RowFloats scaled_sum = _mm256_set1_ps(x.scaled_sum);
-      sum = {add(sum.a, multiply(panel.second[0], scaled_sum)), add(sum.b, multiply(panel.second[1], scaled_sum))};
+      sum = {fma(panel.second[0], scaled_sum, sum.a), fma(panel.second[1], scaled_sum, sum.b)};
     }
     sums[t] = sum;
   }

@@ -163,7 +163,7 @@ constexpr int kUnpackRows = 8;
 
 inline RowWords row_word(uint32_t value) { return _mm256_set1_epi32(static_cast<int>(value)); }
 inline Floats joined(const RowFloats parts[2]) { return {parts[0], parts[1]}; }
-inline RowFloats add(RowFloats x, RowFloats y) { return _mm256_add_ps(x, y); }
+inline RowFloats fma(RowFloats x, RowFloats y, RowFloats z) { return _mm256_fmadd_ps(x, y, z); }
 inline RowFloats multiply(RowFloats x, RowFloats y) { return _mm256_mul_ps(x, y); }
 inline RowFloats flip_sign(RowFloats v) { return _mm256_xor_ps(v, _mm256_set1_ps(-0.0f)); }
 inline RowWords bits_and(RowWords x, RowWords y) { return _mm256_and_si256(x, y); }

@@ -143,9 +143,9 @@ struct DotSink {
     for (int t = 0; t < T; ++t) {
       const ActivationBlock& x = block(t, b);
       const Floats x_scale = broadcast(x.scale);
-      sum[t] = add(sum[t], multiply(dot[0][t], multiply(scale, x_scale)));
-      if constexpr (parts == 2) sum[t] = add(sum[t], multiply(dot[1][t], multiply(second, x_scale)));
-      if constexpr (Type::has_minimum) sum[t] = add(sum[t], multiply(second, broadcast(x.scaled_sum)));
+      sum[t] = fma(dot[0][t], multiply(scale, x_scale), sum[t]);
+      if constexpr (parts == 2) sum[t] = fma(dot[1][t], multiply(second, x_scale), sum[t]);
+      if constexpr (Type::has_minimum) sum[t] = fma(second, broadcast(x.scaled_sum), sum[t]);
     }
   }
   MAGNITUDE_INLINE void advance(int blocks) { xq += blocks * sizeof(ActivationBlock); }
@@ -182,13 +182,13 @@ inline void accumulate(const Panel* panels, int count, const uint8_t* xq, size_t
       if constexpr (Type::has_halves) {
         const Floats first_dot = block_dot<0, 4>(codes, x, sum_start<Type, 0>(x));
         const Floats second_dot = block_dot<4, 4>(codes, x, sum_start<Type, 1>(x));
-        sum[t] = add(sum[t], multiply(first_dot, multiply(scale, x_scale)));
-        sum[t] = add(sum[t], multiply(second_dot, multiply(second, x_scale)));
+        sum[t] = fma(first_dot, multiply(scale, x_scale), sum[t]);
+        sum[t] = fma(second_dot, multiply(second, x_scale), sum[t]);
       } else {
         const Floats dot = block_dot<0, 8>(codes, x, sum_start<Type, 0>(x));
-        sum[t] = add(sum[t], multiply(dot, multiply(scale, x_scale)));
+        sum[t] = fma(dot, multiply(scale, x_scale), sum[t]);
       }
-      if (Type::has_minimum) sum[t] = add(sum[t], multiply(second, broadcast(x.scaled_sum)));
+      if (Type::has_minimum) sum[t] = fma(second, broadcast(x.scaled_sum), sum[t]);
     }
   }
 #pragma GCC unroll 8

@@ -161,9 +161,9 @@ struct DotSink {
     for (int t = 0; t < T; ++t) {
       const ActivationBlock& x = block(t, b);
       const Floats x_scale = broadcast(x.scale);
-      sum[t] = add(sum[t], multiply(dot[0][t], multiply(scale, x_scale)));
-      if constexpr (parts == 2) sum[t] = add(sum[t], multiply(dot[1][t], multiply(second, x_scale)));
-      if constexpr (Type::has_minimum) sum[t] = add(sum[t], multiply(second, broadcast(x.scaled_sum)));
+      sum[t] = fma(dot[0][t], multiply(scale, x_scale), sum[t]);
+      if constexpr (parts == 2) sum[t] = fma(dot[1][t], multiply(second, x_scale), sum[t]);
+      if constexpr (Type::has_minimum) sum[t] = fma(second, broadcast(x.scaled_sum), sum[t]);
     }
   }
   MAGNITUDE_INLINE void advance(int blocks) { xq += blocks * sizeof(ActivationBlock); }
@@ -215,7 +215,7 @@ MAGNITUDE_INLINE void accumulate_part(const Panel& panel, const Floats& scale, c
   }
 #pragma GCC unroll 8
   for (int t = 0; t < T; ++t) {
-    sums[t] = add(sums[t], multiply(dots[t].values(), multiply(scale, broadcast(x[t]->scale))));
+    sums[t] = fma(dots[t].values(), multiply(scale, broadcast(x[t]->scale)), sums[t]);
   }
 }
 
@@ -235,7 +235,7 @@ inline void accumulate(const Panel* panels, int count, const uint8_t* xq, size_t
     }
 #pragma GCC unroll 8
     for (int t = 0; Type::has_minimum && t < T; ++t) {
-      sums[t] = add(sums[t], multiply(panel.second, broadcast(x[t]->scaled_sum)));
+      sums[t] = fma(panel.second, broadcast(x[t]->scaled_sum), sums[t]);
     }
   }
 }

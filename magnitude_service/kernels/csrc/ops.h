@@ -35,8 +35,8 @@ constexpr int kCacheTypes = 5;
 // or subtracted by the type). K-quant sub-blocks count as blocks, dw = d*sc and mw = dmin*m rounded to float32 once.
 // Per block b of 32 (16 for Q6_K, whose two halves share the activation scale dx):
 //   i_b = sum (u - o) * q             exact in int32
-//   acc = acc + float(i_b) * (dw * dx)                 separate multiply and add, b ascending
-//   acc = acc - mw * (float(sum q) * dx)               where the type has a minimum, right after (Q4_1, Q5_1 add)
+//   acc = fma(float(i_b), dw * dx, acc)                b ascending
+//   acc = fma(-mw, float(sum q) * dx, acc)             where the type has a minimum, right after (Q4_1, Q5_1: +mw)
 // Float weights (F32, F16, BF16): 16 accumulators, lane k % 16, acc[l] = fma(w, x, acc[l]), k ascending; the lanes are
 // then added as a binary tree: l with l+8, l+4, l+2, l+1. K may be any number; a lane without an input keeps its sum.
 // Last: t = acc + bias; y = accumulate ? y + t : t.

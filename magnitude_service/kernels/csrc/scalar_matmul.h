@@ -78,12 +78,12 @@ float dot_blocks(const Block* blocks, const QuantizedRow& x, int K) {
     int low = 0, high = 0;
     for (int j = 0; j < 16; ++j) low += block.code[j] * q[j], high += block.code[j + 16] * q[j + 16];
     if (Type::has_halves) {
-      sum = sum + static_cast<float>(low) * (block.scale[0] * x.scale[b]);
-      sum = sum + static_cast<float>(high) * (block.scale[1] * x.scale[b]);
+      sum = std::fmaf(static_cast<float>(low), block.scale[0] * x.scale[b], sum);
+      sum = std::fmaf(static_cast<float>(high), block.scale[1] * x.scale[b], sum);
     } else {
-      sum = sum + static_cast<float>(low + high) * (block.scale[0] * x.scale[b]);
+      sum = std::fmaf(static_cast<float>(low + high), block.scale[0] * x.scale[b], sum);
     }
-    if (Type::has_minimum) sum = sum + block.minimum * x.scaled_sum[b];
+    if (Type::has_minimum) sum = std::fmaf(block.minimum, x.scaled_sum[b], sum);
   }
   return sum;
 }

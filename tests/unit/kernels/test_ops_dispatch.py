@@ -9,7 +9,7 @@ import pytest
 
 from magnitude_service import kernels
 from magnitude_service.engine import batch
-from magnitude_service.engine.options import EngineOptions, equal_instruction_sets
+from magnitude_service.engine.options import ARITHMETIC_EDITION, EngineOptions, computed_by, equal_sources
 from magnitude_service.errors import ConfigurationError
 from magnitude_service.kernels import _kernels, reference, select_instruction_set, supported_instruction_sets
 
@@ -60,12 +60,15 @@ def test_every_table_is_offered_and_has_the_bits_of_every_other_one():
     sources = Path(kernels.__file__).parent.joinpath("csrc").glob("*.cpp")
     found = [re.findall(r"^const Ops k(\w+)Ops = ", source.read_text(), re.M) for source in sources]
     tables = {name.lower() for names in found for name in names}
-    equal = equal_instruction_sets("scalar")
-    assert {name.replace("_", "") for name in equal} == tables
-    for name in equal:
-        assert equal_instruction_sets(name) == equal
+    equal = equal_sources("scalar")
+    names = {source.removesuffix(f"/{ARITHMETIC_EDITION}") for source in equal}
+    assert {name.replace("_", "") for name in names} == tables
+    assert not names & equal, "a bare name is of a session of the first edition"
+    for name in names:
+        assert equal_sources(name) == equal
+        assert computed_by(name) in equal
         assert EngineOptions(cpu_isa=name)
-    assert equal_instruction_sets("reference") == {"reference"}
+    assert equal_sources("reference") == {computed_by("reference")} == {"reference"}
 
 
 def test_constants_agree_between_the_languages():

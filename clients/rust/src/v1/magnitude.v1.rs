@@ -323,7 +323,8 @@ pub struct Snapshot {
     /// Its pages may be saved in another one; PageLayout says which.
     #[prost(string, tag = "12")]
     pub cache_type: ::prost::alloc::string::String,
-    /// Instruction set that computed its pages: "avx512".
+    /// What computed its pages: an instruction set and the edition of the kernels' arithmetic, "avx512/2". Within an edition
+    /// all instruction sets compute the same bits.
     #[prost(string, tag = "13")]
     pub instruction_set: ::prost::alloc::string::String,
     /// SHA-256 of the application's own state.

@@ -115,7 +115,8 @@ export type Snapshot = Message<"magnitude.v1.Snapshot"> & {
   cacheType: string;
 
   /**
-   * Instruction set that computed its pages: "avx512".
+   * What computed its pages: an instruction set and the edition of the kernels' arithmetic, "avx512/2". Within an edition
+   * all instruction sets compute the same bits.
    *
    * @generated from field: string instruction_set = 13;
    */
