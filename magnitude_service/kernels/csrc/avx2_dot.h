@@ -9,7 +9,9 @@
 namespace magnitude {
 namespace {
 
-constexpr int kDirectTokens = 4;   // tokens up to which codes are multiplied as they are unpacked
+constexpr int kDirectTokens = 4;   // tokens up to which codes are multiplied as they are unpacked …
+template <class Type>
+constexpr int direct_tokens = Type::bytes == kBytesQ5_K ? 2 : Type::bytes == kBytesQ6_K ? 3 : kDirectTokens;   // … of a type
 constexpr int kTileTokens = 4;     // tokens that share a load of weights: 8 integer sums + 2 codes + 2 in 16 registers
 constexpr int kShiftlessTokens = 2;   // tokens for which nibbles are multiplied where they lie: a sum for each place
 constexpr int kFewTokens = 32;         // tokens up to which a panel is a part of a row …
@@ -23,7 +25,7 @@ struct ActivationBlock {
   int32_t pairs[16];
   float scale;
   float scaled_sum;         // float(sum q) * scale
-  int32_t sum, first_sum;   // of q, and of the first half's
+  int32_t sum_by_32, first_sum_by_32;   // 32 times the sum of q, and of the first half's: Q6_K's offset needs no shift
 };
 static_assert(sizeof(ActivationBlock) == 80, "the blocks of a row are adjacent");
 
@@ -169,9 +171,11 @@ struct DotSink {
   template <int part>
   MAGNITUDE_INLINE RowFloats dot(int t, const ActivationBlock& x) const {
     if constexpr (Type::offset == 0) return floats_from_words(dots[part][t]);
-    RowWords sum = _mm256_set1_epi32(parts == 1 ? x.sum : x.first_sum);
-    if (part == 1) sum = _mm256_sub_epi32(_mm256_set1_epi32(x.sum), sum);
-    return floats_from_words(_mm256_sub_epi32(dots[part][t], shift_left<log2_of(Type::offset | !Type::offset)>(sum)));
+    RowWords excess = _mm256_set1_epi32(parts == 1 ? x.sum_by_32 : x.first_sum_by_32);
+    if (part == 1) excess = _mm256_sub_epi32(_mm256_set1_epi32(x.sum_by_32), excess);
+    if constexpr (Type::offset > 32) excess = shift_left<log2_of(Type::offset / 32)>(excess);
+    if constexpr (Type::offset > 0 && Type::offset < 32) excess = shift_right_signed<log2_of(32 / Type::offset)>(excess);
+    return floats_from_words(_mm256_sub_epi32(dots[part][t], excess));
   }
   template <int b>
   MAGNITUDE_INLINE void finish(RowFloats scale, RowFloats second) {
@@ -228,9 +232,10 @@ inline void quantize_block(const float* x, ActivationBlock* block) {
     _mm_storel_epi64(reinterpret_cast<__m128i*>(block->pairs + 4 * i + 2), _mm256_extracti128_si256(pairs, 1));
   }
   block->scale = finite ? amax / kActivationMax : __builtin_nanf("");
-  block->sum = sum_words(sums);
-  block->first_sum = sum_words(first_sums);
-  block->scaled_sum = static_cast<float>(block->sum) * block->scale;
+  const int sum = sum_words(sums);
+  block->scaled_sum = static_cast<float>(sum) * block->scale;
+  block->sum_by_32 = 32 * sum;
+  block->first_sum_by_32 = 32 * sum_words(first_sums);
 }
 
 void quantize(const float* x, size_t x_stride, int M, int K, uint8_t* xq) {

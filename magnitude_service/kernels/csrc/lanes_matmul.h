@@ -186,12 +186,12 @@ void multiply_groups(const MatmulArgs& args) {
 
 template <class Type>
 void matmul_blocks(const MatmulArgs& args) {
-  if (args.M <= kDirectTokens) {
+  if (args.M <= direct_tokens<Type>) {
     const MatmulScratch scratch(args.scratch, args.K);
     for (int n = args.n_begin; n < args.n_end; n += kRowGroup) {
       const int count = args.n_end - n < kRowGroup ? args.n_end - n : kRowGroup;
       const Rows rows = rows_of_group<Type>(args, n, count, scratch.copy);
-      with_count<kDirectTokens>(args.M, DirectPass<Type>{args, rows, n, count});
+      with_count<direct_tokens<Type>>(args.M, DirectPass<Type>{args, rows, n, count});
     }
     return;
   }

@@ -21,6 +21,8 @@ constexpr int kFewTokensBlocks = 16;    // … of so many blocks
 constexpr bool kTakesNibbles = false;   // whether sinks take nibbles as they lie
 template <class Sink>
 using HeldSink = Sink&;                 // how unpack_part holds a sink
+template <class Type>
+constexpr int direct_tokens = kDirectTokens;   // tokens up to which a type's codes are multiplied as they are unpacked
 MAGNITUDE_INLINE RowWords row_word(uint32_t value) { return word(value); }
 MAGNITUDE_INLINE Floats joined(const RowFloats parts[1]) { return parts[0]; }
 // The f16 at `from` of every row, `stride` bytes apart, 16 bytes of which are there.
