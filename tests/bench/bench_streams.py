@@ -2,15 +2,17 @@
 
     python -m tests.bench.bench_streams [--model smollm2|qwen] [--streams 1 2 4 8 16] [--repetitions 5] [--peer FOLDER]
 
-Both serve the same file with the same threads, take the same prompts and choose the likeliest token; ours answers over
-gRPC, llama-server (of `tests/bench/build_llama_cpp.sh`, continuous batching, a slot per stream) over HTTP with
-server-sent events. Runs are interleaved; one server works at a time. Prints Markdown: medians, and the ratios.
+Both serve the same file with the same threads and choose the likeliest token. Prompts are alike, but each is asked once
+and begins with a number of its own, so that both sides compute it and no cache answers. Ours comes over gRPC,
+llama-server's (of `tests/bench/build_llama_cpp.sh`, continuous batching, a slot per stream) over HTTP with server-sent
+events. Runs are interleaved; one server works at a time. Prints Markdown: medians, and the ratios.
 """
 
 from __future__ import annotations
 
 import argparse
 import http.client
+import itertools
 import json
 import statistics
 import subprocess
@@ -30,13 +32,13 @@ MODELS = {
     "smollm2": ("SmolLM2-135M-Instruct.Q4_1.gguf", 128),
     "qwen": ("qwen2.5-coder-1.5b-instruct-q4_k_m.gguf", 48),
 }
-PROMPT = "Write a long story about a lighthouse keeper and the sea."
+PROMPTS = (f"{number} ships pass. Write a long story about a lighthouse keeper." for number in itertools.count(1000))
 THREADS = 2
 CONTEXT_TOKENS = 512
 """Of one stream."""
 
-Ask = Callable[[int, int], int]
-"""Generates (seed, tokens) and tells how many came."""
+Ask = Callable[[str, int], int]
+"""Generates (prompt, tokens) and tells how many came."""
 
 
 @contextmanager
@@ -49,8 +51,8 @@ def ours(model: str) -> Iterator[Ask]:
     try:
         with Client(process.stdout.readline().split()[2].rstrip(":")) as client:
 
-            def ask(seed: int, tokens: int) -> int:
-                with client.stream(PROMPT, max_tokens=tokens, ignore_eos=True, seed=seed, temperature=0.0) as stream:
+            def ask(prompt: str, tokens: int) -> int:
+                with client.stream(prompt, max_tokens=tokens, ignore_eos=True, temperature=0.0) as stream:
                     for _ in stream:
                         pass
                     assert stream.finished is not None
@@ -70,14 +72,13 @@ def theirs(model: str, folder: Path, slots: int) -> Iterator[Ask]:
         yield _ask_llama_server
 
 
-def _ask_llama_server(seed: int, tokens: int) -> int:
+def _ask_llama_server(prompt: str, tokens: int) -> int:
     question = {
-        "prompt": PROMPT,
+        "prompt": prompt,
         "n_predict": tokens,
         "ignore_eos": True,
         "temperature": 0,
         "stream": True,
-        "seed": seed,
     }
     connection = http.client.HTTPConnection("127.0.0.1", PEER_PORT)
     connection.request("POST", "/completion", json.dumps(question), {"Content-Type": "application/json"})
@@ -89,7 +90,8 @@ def _ask_llama_server(seed: int, tokens: int) -> int:
 def measure(ask: Ask, streams: int, tokens: int) -> float:
     """Generated tokens per second over all streams, from the first request to the last token."""
     counts: list[int] = []
-    threads = [threading.Thread(target=lambda seed=seed: counts.append(ask(seed, tokens))) for seed in range(streams)]
+    prompts = list(itertools.islice(PROMPTS, streams))
+    threads = [threading.Thread(target=lambda prompt=prompt: counts.append(ask(prompt, tokens))) for prompt in prompts]
     begin = time.perf_counter()
     for thread in threads:
         thread.start()
