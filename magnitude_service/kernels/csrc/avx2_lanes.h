@@ -15,7 +15,7 @@ namespace magnitude {
 namespace {
 
 constexpr int kLanes = 16;
-constexpr int kFloatRows = 2, kFloatTokens = 2;   // of float weights: 8 sums + 4 inputs + 2 weights in 16 registers
+constexpr int kFloatRows = 2, kFloatTokens = 3;   // of float weights: 12 sums + 2 weights + 1 input in 16 registers
 constexpr int kAttentionRows = 6, kAttentionVectors = 1;   // 12 sums + 2 keys (or values) + 1 broadcast
 constexpr int kAttentionRowsFew = 2;                       // with twice the vectors of values: 8 sums + 4 + 1
 
@@ -71,18 +71,17 @@ inline bool all_below(Floats value, float bound) {
   return _mm256_movemask_ps(_mm256_and_ps(a, b)) == 0xff;
 }
 
-// 16 elements of another type as float32, exactly.
-inline Floats load_f16(const uint8_t* from) {
-  const __m128i* halves = reinterpret_cast<const __m128i*>(from);
-  return {_mm256_cvtph_ps(_mm_loadu_si128(halves)), _mm256_cvtph_ps(_mm_loadu_si128(halves + 1))};
+// 8 elements as float32, exactly, and 16.
+inline __m256 load_part(const float* from) { return _mm256_loadu_ps(from); }
+inline __m256 load_f16_part(const uint8_t* from) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 }
-inline __m256 floats_from_bf16(__m128i halves) {
+inline __m256 load_bf16_part(const uint8_t* from) {
+  const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
 }
-inline Floats load_bf16(const uint8_t* from) {
-  const __m128i* halves = reinterpret_cast<const __m128i*>(from);
-  return {floats_from_bf16(_mm_loadu_si128(halves)), floats_from_bf16(_mm_loadu_si128(halves + 1))};
-}
+inline Floats load_f16(const uint8_t* from) { return {load_f16_part(from), load_f16_part(from + 16)}; }
+inline Floats load_bf16(const uint8_t* from) { return {load_bf16_part(from), load_bf16_part(from + 16)}; }
 inline void store_f16(uint8_t* to, Floats value) {
   __m128i* halves = reinterpret_cast<__m128i*>(to);
   _mm_storeu_si128(halves, _mm256_cvtps_ph(value.a, _MM_FROUND_TO_NEAREST_INT));
@@ -163,6 +162,8 @@ constexpr int kUnpackRows = 8;
 
 inline RowWords row_word(uint32_t value) { return _mm256_set1_epi32(static_cast<int>(value)); }
 inline Floats joined(const RowFloats parts[2]) { return {parts[0], parts[1]}; }
+// In a register from here on: gcc 12 would load it again for every use.
+MAGNITUDE_INLINE void hold(RowFloats& value) { __asm__("" : "+x"(value)); }
 inline RowFloats fma(RowFloats x, RowFloats y, RowFloats z) { return _mm256_fmadd_ps(x, y, z); }
 inline RowFloats multiply(RowFloats x, RowFloats y) { return _mm256_mul_ps(x, y); }
 inline RowFloats flip_sign(RowFloats v) { return _mm256_xor_ps(v, _mm256_set1_ps(-0.0f)); }

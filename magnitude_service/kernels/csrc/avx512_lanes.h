@@ -15,7 +15,7 @@ namespace magnitude {
 namespace {
 
 constexpr int kLanes = 16;
-constexpr int kFloatRows = 4, kFloatTokens = 4;      // of float weights: 16 sums + 4 inputs + 1 weight in 32 registers
+constexpr int kFloatRows = 4, kFloatTokens = 4;      // of float weights: 16 sums + 4 weights + 1 input in 32 registers
 constexpr int kAttentionRows = 8, kAttentionVectors = 2;   // 16 sums + 2 keys (or values) + 1 broadcast
 constexpr int kAttentionRowsFew = 6;                       // with twice the vectors of values: 24 sums + 4 + 1
 

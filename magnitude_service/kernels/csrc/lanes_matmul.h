@@ -203,20 +203,23 @@ void matmul_blocks(const MatmulArgs& args) {
   }
 }
 
-// Float weights: sixteen inputs of an element type as float32.
+// Float weights: sixteen inputs of an element type as float32, and those of one register.
 struct F32 {
   static constexpr int bytes = 4;
   static inline Floats load16(const uint8_t* from) { return load(reinterpret_cast<const float*>(from)); }
+  static inline RowFloats load_some(const uint8_t* from) { return load_part(reinterpret_cast<const float*>(from)); }
 };
 
 struct F16 {
   static constexpr int bytes = 2;
   static inline Floats load16(const uint8_t* from) { return load_f16(from); }
+  static inline RowFloats load_some(const uint8_t* from) { return load_f16_part(from); }
 };
 
 struct BF16 {
   static constexpr int bytes = 2;
   static inline Floats load16(const uint8_t* from) { return load_bf16(from); }
+  static inline RowFloats load_some(const uint8_t* from) { return load_bf16_part(from); }
 };
 
 // The last inputs of a row, fewer than 16; nothing behind them is read.
@@ -227,43 +230,57 @@ inline Floats load_last(const uint8_t* from, int count) {
   return Element::load16(copy);
 }
 
-// N rows times T tokens.
+constexpr int kPrefetchedBytes = 1024;   // of float weights, ahead in a row
+
+// N rows, `apart` rows from each other, times T tokens. Rows are read side by side, each its own stream of memory.
 template <class Element, int N, int T>
-inline void multiply_floats(const MatmulArgs& args, int n, int m) {
+inline void multiply_floats(const MatmulArgs& args, int n, int apart, int m) {
   const uint8_t* rows = args.weights + static_cast<size_t>(n) * args.row_bytes;
+  const size_t stride = apart * args.row_bytes;
   const float* x = args.x + m * args.x_stride;
-  Floats sums[N][T];
+  RowFloats sums[N][T][kGroupParts];   // of each register's lanes
 #pragma GCC unroll 8
   for (int i = 0; i < N; ++i) {
 #pragma GCC unroll 8
-    for (int t = 0; t < T; ++t) sums[i][t] = broadcast(0);
+    for (int t = 0; t < T; ++t) {
+#pragma GCC unroll 2
+      for (int part = 0; part < kGroupParts; ++part) sums[i][t][part] = RowFloats{};
+    }
   }
   const int whole = args.K / kLanes * kLanes, rest = args.K - whole;
   for (int k = 0; k < whole; k += kLanes) {
-    Floats inputs[T];
+    const uint8_t* at = rows + static_cast<size_t>(k) * Element::bytes;
+    if (m == 0) {   // later tokens find the rows in the cache
 #pragma GCC unroll 8
-    for (int t = 0; t < T; ++t) inputs[t] = load(x + t * args.x_stride + k);
+      for (int i = 0; i < N; ++i) prefetch(at + i * stride + kPrefetchedBytes);
+    }
+#pragma GCC unroll 2
+    for (int part = 0; part < kGroupParts; ++part) {
+      RowFloats w[N];
 #pragma GCC unroll 8
-    for (int i = 0; i < N; ++i) {
-      const uint8_t* at = rows + i * args.row_bytes + static_cast<size_t>(k) * Element::bytes;
-      if (m == 0) prefetch(at + N * args.row_bytes);   // the next rows, which later tokens find in the cache
-      const Floats w = Element::load16(at);
+      for (int i = 0; i < N; ++i) w[i] = Element::load_some(at + i * stride + part * kUnpackRows * Element::bytes);
 #pragma GCC unroll 8
-      for (int t = 0; t < T; ++t) sums[i][t] = fma(w, inputs[t], sums[i][t]);
+      for (int t = 0; t < T; ++t) {
+        RowFloats inputs = load_part(x + t * args.x_stride + k + part * kUnpackRows);
+        hold(inputs);
+#pragma GCC unroll 8
+        for (int i = 0; i < N; ++i) sums[i][t][part] = fma(w[i], inputs, sums[i][t][part]);
+      }
     }
   }
 #pragma GCC unroll 8
   for (int i = 0; i < N; ++i) {
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
+      Floats lanes = joined(sums[i][t]);
       if (rest) {
-        const uint8_t* at = rows + i * args.row_bytes + static_cast<size_t>(whole) * Element::bytes;
-        const Floats w = load_last<Element>(at, rest);
+        const Floats w = load_last<Element>(rows + i * stride + static_cast<size_t>(whole) * Element::bytes, rest);
         const Floats inputs = load_first(x + t * args.x_stride + whole, rest);
-        sums[i][t] = keep_first(fma(w, inputs, sums[i][t]), rest, sums[i][t]);
+        lanes = keep_first(fma(w, inputs, lanes), rest, lanes);
       }
-      const float sum = tree_sum(sums[i][t]), biased = args.bias ? sum + args.bias[n + i] : sum;
-      float* y = args.y + (m + t) * args.y_stride + n + i;
+      const int row = n + i * apart;
+      const float sum = tree_sum(lanes), biased = args.bias ? sum + args.bias[row] : sum;
+      float* y = args.y + (m + t) * args.y_stride + row;
       *y = args.accumulate ? *y + biased : biased;
     }
   }
@@ -272,10 +289,10 @@ inline void multiply_floats(const MatmulArgs& args, int n, int m) {
 template <class Element, int N>
 struct FloatPass {
   const MatmulArgs& args;
-  int n, m;
+  int n, apart, m;
   template <int T>
   void operator()() {
-    multiply_floats<Element, N, T>(args, n, m);
+    multiply_floats<Element, N, T>(args, n, apart, m);
   }
 };
 
@@ -284,13 +301,16 @@ template <class Element>
 void matmul_floats(const MatmulArgs& args) {
   for (int n_group = args.n_begin; n_group < args.n_end; n_group += kRowGroup) {
     const int n_end = args.n_end - n_group < kRowGroup ? args.n_end : n_group + kRowGroup;
+    const int apart = (n_end - n_group) / kFloatRows;
     for (int m = 0; m < args.M; m += kFloatTokens) {
       const int count = args.M - m < kFloatTokens ? args.M - m : kFloatTokens;
       int n = n_group;
-      for (; n + kFloatRows <= n_end; n += kFloatRows) {
-        with_count<kFloatTokens>(count, FloatPass<Element, kFloatRows>{args, n, m});
+      for (; n < n_group + apart; ++n) {
+        with_count<kFloatTokens>(count, FloatPass<Element, kFloatRows>{args, n, apart, m});
       }
-      for (; n < n_end; ++n) with_count<kFloatTokens>(count, FloatPass<Element, 1>{args, n, m});
+      for (n += (kFloatRows - 1) * apart; n < n_end; ++n) {
+        with_count<kFloatTokens>(count, FloatPass<Element, 1>{args, n, 0, m});
+      }
     }
   }
 }

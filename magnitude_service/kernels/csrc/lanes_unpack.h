@@ -25,6 +25,10 @@ template <class Type>
 constexpr int direct_tokens = kDirectTokens;   // tokens up to which a type's codes are multiplied as they are unpacked
 MAGNITUDE_INLINE RowWords row_word(uint32_t value) { return word(value); }
 MAGNITUDE_INLINE Floats joined(const RowFloats parts[1]) { return parts[0]; }
+MAGNITUDE_INLINE void hold(RowFloats&) {}
+MAGNITUDE_INLINE RowFloats load_part(const float* from) { return load(from); }
+MAGNITUDE_INLINE RowFloats load_f16_part(const uint8_t* from) { return load_f16(from); }
+MAGNITUDE_INLINE RowFloats load_bf16_part(const uint8_t* from) { return load_bf16(from); }
 // The f16 at `from` of every row, `stride` bytes apart, 16 bytes of which are there.
 inline RowFloats load_f16_of_rows(const uint8_t* from, size_t stride) {
   RowWords words[4];

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kLanes = 16;
 constexpr int kVectors = 4;                       // registers of 16 lanes
-constexpr int kFloatRows = 2, kFloatTokens = 2;   // of float weights: 16 sums + 8 inputs + 4 weights in 32 registers
+constexpr int kFloatRows = 2, kFloatTokens = 2;   // of float weights: 16 sums + 8 weights + 4 inputs in 32 registers
 constexpr int kAttentionRows = 6, kAttentionVectors = 1;   // 24 sums + 4 keys (or values) + 1 broadcast
 constexpr int kAttentionRowsFew = 2;              // with twice the vectors of values: 16 sums + 8 + 1
 
