@@ -1,11 +1,13 @@
 """Whole models beside llama.cpp: same file, same threads, interleaved runs, medians and ratios.
 
-    python -m tests.bench.bench_models [--model smollm2|qwen|llama-8b] [--repetitions 5] [--threads 2] [--isa avx2]
+    python -m tests.bench.bench_models [--model smollm2|qwen|llama-8b] [--type F16] [--repetitions 5] [--threads 2]
+        [--isa avx2]
 
 The peer is llama-bench of `tests/bench/build_llama_cpp.sh` (built once, with every instruction set of this
 processor), with and without flash attention: each figure takes its better setting. `--isa avx2` holds both sides to
 AVX2: our table is forced, the peer is built without the rest. llama-8b has Llama-3-8B's shapes and random blocks
-(`random_model.py` makes it) and is measured only when asked for. Prints Markdown.
+(`random_model.py` makes it) and is measured only when asked for. `--type` has the peer's llama-quantize write the model
+in another type first: as text it is of no use, as a file of that type it is like any other. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -112,10 +114,23 @@ def spread(values: list[float]) -> str:
     return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
 
 
-def bench(name: str, programs: Path, repetitions: int, threads: int, isa: str) -> list[str]:
+def retyped(path: Path, programs: Path, file_type: str) -> Path:
+    """The model in another type, by llama-quantize's name for it; made once."""
+    made = path.with_name(f"{path.stem}.{file_type}{path.suffix}")
+    if not made.exists():
+        whole = made.with_suffix(".part")
+        command: list[str | Path] = [programs / "llama-quantize", "--allow-requantize", path, whole, file_type]
+        subprocess.run(command, env=os.environ | {"LD_LIBRARY_PATH": str(programs)}, capture_output=True, check=True)
+        whole.rename(made)
+    return made
+
+
+def bench(name: str, file_type: str, programs: Path, repetitions: int, threads: int, isa: str) -> list[str]:
     """Rows of the table for one model."""
     case = CASES[name]
     path = random_model() if case.file == RANDOM_MODEL else cache_folder("") / "models" / case.file
+    if file_type:
+        path, name = retyped(path, programs, file_type), f"{name}, {file_type}"
     with path.open("rb") as file:  # what a mapping reads from the disk is cached in large pages, as after a start
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     ours = Ours(path, threads, isa)
@@ -141,6 +156,7 @@ def main() -> None:
     """Measures the chosen models and prints one table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=CASES, action="append")
+    parser.add_argument("--type", action="append", help="by llama-quantize's name, F16 or Q6_K; its own if absent")
     parser.add_argument("--repetitions", type=repetitions, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--isa", choices=("native", "avx2"), default="native")
@@ -152,7 +168,9 @@ def main() -> None:
     print("tokens/s, medians (smallest to largest)")
     print("\n| model | what | magnitude | llama.cpp b11434 | ratio |\n|---|---|---|---|---|")
     for name in given.model or ("smollm2", "qwen"):
-        print("\n".join(bench(name, programs, given.repetitions, given.threads, isa)), flush=True)
+        for file_type in given.type or [""]:
+            rows = bench(name, file_type, programs, given.repetitions, given.threads, isa)
+            print("\n".join(rows), flush=True)
 
 
 if __name__ == "__main__":
