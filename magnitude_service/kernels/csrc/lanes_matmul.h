@@ -59,8 +59,8 @@ Rows rows_of_group(const MatmulArgs& args, int n, int count, uint8_t* copy) {
 // The rows of a part of a group.
 inline Rows rows_of_part(Rows rows, int part) { return {rows.first + part * kUnpackRows * rows.stride, rows.stride}; }
 
-// Hands on to a sink, and after every block of 32 prefetches as many bytes as the block of all rows had. Evenly spread,
-// prefetches do not fill up the queue of misses.
+// Hands on to a sink, and after every block of 32 prefetches as many bytes as the block of all rows had, each line of a
+// block of the file once. Evenly spread, prefetches do not fill up the queue of misses.
 template <class Type, class Sink>
 struct PrefetchingSink {
   static constexpr int bytes = kUnpackRows * Type::bytes * kBlock / Type::elements;
@@ -82,8 +82,9 @@ struct PrefetchingSink {
   template <int b>
   MAGNITUDE_INLINE void finish(RowFloats scale, RowFloats second) {
     sink.template finish<b>(scale, second);
-    for (int i = 0; i < bytes; i += kCacheLine) prefetch(next + i);
-    next += bytes;
+    constexpr int first = (b * bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
+    for (int i = first; i < (b + 1) * bytes; i += kCacheLine) prefetch(next + i);
+    if constexpr (b == Type::elements / kBlock - 1) next += (b + 1) * bytes;
   }
 };
 
