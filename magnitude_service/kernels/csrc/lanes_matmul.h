@@ -233,7 +233,8 @@ inline Floats load_last(const uint8_t* from, int count) {
 
 constexpr int kPrefetchedBytes = 1024;   // of float weights, ahead in a row
 
-// N rows, `apart` rows from each other, times T tokens. Rows are read side by side, each its own stream of memory.
+// N rows, `apart` rows from each other, times T tokens. Rows are read side by side, each its own stream of memory. A
+// RowFloats holds the lanes of one register here, of 16 kGroupParts hold all.
 template <class Element, int N, int T>
 inline void multiply_floats(const MatmulArgs& args, int n, int apart, int m) {
   const uint8_t* rows = args.weights + static_cast<size_t>(n) * args.row_bytes;

@@ -10,8 +10,9 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from magnitude_service.engine.cache_rows import CacheType
 from magnitude_service.engine.options import ARITHMETIC_EDITION
 from magnitude_service.kernels import _kernels
+from tests.unit.kernels.conftest import Weights
 from tests.unit.kernels.test_ops_attention import attend_chunk, pages_of
-from tests.unit.kernels.test_ops_matmul import TYPES
+from tests.unit.kernels.test_ops_matmul import TYPES, multiply
 
 DIGESTS = {
     1: "abf0c84143d31e9b68d3827609b86aff4e22546c50eb9d152ee2e60aac633a7e",  # multiplied and added in two roundings
@@ -29,12 +30,11 @@ def numbers(draws: np.random.RandomState, *shape: int) -> np.ndarray:
 
 def products(draws: np.random.RandomState, name: str) -> np.ndarray:
     """Of weights whose bytes are ordinary numbers in every type."""
-    elements, size = GGML_QUANT_SIZES[GGMLQuantizationType[name]]
-    weights = draws.randint(0x20, 0x40, (ROWS, COLUMNS // elements * size)).astype(np.uint8)
-    activations = _kernels.ops.Activations("scalar", numbers(draws, TOKENS, COLUMNS))
-    y = np.empty((TOKENS, ROWS), np.float32)
-    _kernels.ops.matmul(activations, int(GGMLQuantizationType[name]), weights, y, n_end=ROWS)
-    return y
+    tensor_type = GGMLQuantizationType[name]
+    elements, size = GGML_QUANT_SIZES[tensor_type]
+    data = draws.randint(0x20, 0x40, (ROWS, COLUMNS // elements * size)).astype(np.uint8)
+    weights = Weights(tensor_type, data, values=np.empty(0, np.float32))
+    return multiply("scalar", weights, numbers(draws, TOKENS, COLUMNS))
 
 
 def attention(draws: np.random.RandomState, cache_type: CacheType) -> list[np.ndarray]:
